@@ -256,6 +256,18 @@ impl Body {
         VecDeque::from([Part::Bytes(bytes)])
     }
 
+    /// The content, if it is in memory and in one piece.
+    pub fn as_bytes(&self) -> Option<&[u8]> {
+        match &self.0 {
+            Content::Empty => Some(b""),
+            Content::Static(bytes) => Some(bytes),
+            Content::Bytes(bytes) => Some(bytes.get()),
+            #[cfg(feature = "coroutine")]
+            Content::Pooled(kept) => Some(&kept.0),
+            Content::Parts(_) | Content::Stream(_) => None,
+        }
+    }
+
     /// A body without content.
     pub fn empty() -> Body {
         Body::default()

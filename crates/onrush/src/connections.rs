@@ -76,6 +76,8 @@ pub(crate) trait Connections {
     fn body_remaining(&self, body: BodyId) -> Option<u64>;
     fn limit_body(&self, body: BodyId, bytes_max: u64) -> io::Result<()>;
     fn take_trailers(&self, body: BodyId) -> Option<Box<[u8]>>;
+    /// The present request of a connection, in the place of its body.
+    fn present_request(&self, connection: ConnId) -> Option<BodyId>;
     /// Permits the response to the present request of a connection to be 101. Its "body" is then
     /// what the client sends afterwards. `None` if the request has a body or is not of HTTP/1.1.
     fn begin_upgrade(&self, connection: ConnId) -> Option<BodyId>;

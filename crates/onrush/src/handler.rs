@@ -106,12 +106,19 @@ where
     label = "write `async fn`, or `async move {{ … }}` in a closure",
     note = "blocking code can be a handler with the feature `coroutine`"
 )]
-pub trait HandlerFuture {
+pub trait HandlerFuture: sealed::Sealed {
     /// The output of the future.
     type Output;
 
     /// [`Future::poll`].
     fn poll_output(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output>;
+}
+
+mod sealed {
+    /// Futures are what handlers return, and nothing else.
+    pub trait Sealed {}
+
+    impl<Fut: Future> Sealed for Fut {}
 }
 
 // The message above is about this trait, not about `Future`.

@@ -28,8 +28,6 @@ pub enum Unrepresentable {
     FieldName,
     /// The value of a field.
     FieldValue,
-    /// The status of a response is not a final one, 200 to 599 (RFC 9110 §15).
-    Status,
 }
 
 impl fmt::Display for Unrepresentable {
@@ -39,12 +37,43 @@ impl fmt::Display for Unrepresentable {
             Unrepresentable::Target => "unsupported target",
             Unrepresentable::FieldName => "unsupported field name",
             Unrepresentable::FieldValue => "unsupported field value",
-            Unrepresentable::Status => "not a final status",
         })
     }
 }
 
 impl Error for Unrepresentable {}
+
+/// What of a response has no counterpart: a mistake in the program. As a response it is logged, and
+/// becomes 500.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UnrepresentableResponse {
+    /// The name of a field.
+    FieldName,
+    /// The value of a field.
+    FieldValue,
+    /// The status is not a final one, 200 to 599 (RFC 9110 §15).
+    Status,
+}
+
+impl fmt::Display for UnrepresentableResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            UnrepresentableResponse::FieldName => "unsupported field name in a response",
+            UnrepresentableResponse::FieldValue => "unsupported field value in a response",
+            UnrepresentableResponse::Status => "not a final status",
+        })
+    }
+}
+
+impl Error for UnrepresentableResponse {}
+
+impl IntoResponse for UnrepresentableResponse {
+    fn into_response(self) -> Response {
+        crate::panic_guard::log(|| tracing::error!(error = %self, "a handler has failed"));
+        Response::internal_error()
+    }
+}
 
 /// The part of `copy` that is the counterpart of `part` in `whole`, which `copy` is a copy of.
 fn part_of(whole: &[u8], copy: &Bytes, part: &[u8]) -> Bytes {
@@ -142,12 +171,12 @@ fn well_known(value: &HeaderValue) -> Option<&'static str> {
 /// close` closes the connection, and all others are left out. White space around a value is not a
 /// part of it (RFC 9110 §5.5). Extensions are dropped.
 impl TryFrom<response::Parts> for Response {
-    type Error = Unrepresentable;
+    type Error = UnrepresentableResponse;
 
-    fn try_from(parts: response::Parts) -> Result<Response, Unrepresentable> {
+    fn try_from(parts: response::Parts) -> Result<Response, UnrepresentableResponse> {
         let status = parts.status.as_u16();
         if !(200..=599).contains(&status) {
-            return Err(Unrepresentable::Status);
+            return Err(UnrepresentableResponse::Status);
         }
         let mut response = Response::new(status);
         for (name, value) in &parts.headers {
@@ -160,8 +189,8 @@ impl TryFrom<response::Parts> for Response {
             } else {
                 match response.append_header(name, value.as_bytes().trim_ascii()) {
                     Ok(()) | Err(FieldError::Reserved) => {}
-                    Err(FieldError::Name) => return Err(Unrepresentable::FieldName),
-                    Err(FieldError::Value) => return Err(Unrepresentable::FieldValue),
+                    Err(FieldError::Name) => return Err(UnrepresentableResponse::FieldName),
+                    Err(FieldError::Value) => return Err(UnrepresentableResponse::FieldValue),
                 }
             }
         }
@@ -185,9 +214,9 @@ impl TryFrom<response::Parts> for Response {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl<B: Into<Body>> TryFrom<http::Response<B>> for Response {
-    type Error = Unrepresentable;
+    type Error = UnrepresentableResponse;
 
-    fn try_from(response: http::Response<B>) -> Result<Response, Unrepresentable> {
+    fn try_from(response: http::Response<B>) -> Result<Response, UnrepresentableResponse> {
         let (parts, content) = response.into_parts();
         Ok(Response::try_from(parts)?.with_content(content))
     }
@@ -196,18 +225,18 @@ impl<B: Into<Body>> TryFrom<http::Response<B>> for Response {
 /// The fields that the server writes itself are missing, except `Connection: close` for
 /// [`Response::close`].
 impl TryFrom<Response> for http::Response<Body> {
-    type Error = Unrepresentable;
+    type Error = UnrepresentableResponse;
 
-    fn try_from(response: Response) -> Result<http::Response<Body>, Unrepresentable> {
+    fn try_from(response: Response) -> Result<http::Response<Body>, UnrepresentableResponse> {
         let (mut parts, ()) = http::Response::new(()).into_parts();
         let status = StatusCode::from_u16(response.status());
-        parts.status = status.map_err(|_| Unrepresentable::Status)?;
+        parts.status = status.map_err(|_| UnrepresentableResponse::Status)?;
         for (name, value) in response.headers() {
             let name = HeaderName::from_bytes(name.as_bytes());
             let value = HeaderValue::from_bytes(value);
             parts.headers.append(
-                name.map_err(|_| Unrepresentable::FieldName)?,
-                value.map_err(|_| Unrepresentable::FieldValue)?,
+                name.map_err(|_| UnrepresentableResponse::FieldName)?,
+                value.map_err(|_| UnrepresentableResponse::FieldValue)?,
             );
         }
         if response.close {
@@ -218,13 +247,10 @@ impl TryFrom<Response> for http::Response<Body> {
     }
 }
 
-/// A response that cannot be represented is logged and becomes 500: it is a mistake in the program.
+/// One that cannot be represented is an [`UnrepresentableResponse`].
 impl<B: Into<Body>> IntoResponse for http::Response<B> {
     fn into_response(self) -> Response {
-        Response::try_from(self).unwrap_or_else(|error| {
-            crate::panic_guard::log(|| tracing::error!(%error, "a handler has failed"));
-            Response::internal_error()
-        })
+        Response::try_from(self).unwrap_or_else(IntoResponse::into_response)
     }
 }
 

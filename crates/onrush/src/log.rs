@@ -23,6 +23,7 @@ use std::task::{Poll, Waker};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AccessLog {
     /// No events.
     #[default]

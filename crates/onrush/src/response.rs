@@ -28,6 +28,7 @@ use std::io;
 /// assert_eq!(response.body().length(), Some(7));
 /// ```
 #[derive(Debug, Default)]
+#[must_use = "a response is returned by its handler"]
 pub struct Response {
     pub(crate) status: Status,
     pub(crate) content_type: Option<&'static str>,
@@ -70,6 +71,7 @@ impl Response {
     /// let response = onrush::Response::new(204);
     /// assert_eq!((response.status(), response.body().length()), (204, Some(0)));
     /// ```
+    #[track_caller]
     pub fn new(status: impl IntoStatus) -> Response {
         Response::default().with_status(status)
     }
@@ -144,6 +146,7 @@ impl Response {
     /// assert_eq!(forged.err(), Some(FieldError::Value));
     /// # Ok::<(), FieldError>(())
     /// ```
+    #[track_caller]
     pub fn redirect(
         status: impl IntoStatus,
         location: impl AsRef<str>,
@@ -184,11 +187,13 @@ impl Response {
     ///
     /// # Panics
     /// If `status` is not a final status code, 200 to 599 (RFC 9110 §15).
+    #[track_caller]
     pub fn with_status(mut self, status: impl IntoStatus) -> Response {
         self.set_status(status.into_status());
         self
     }
 
+    #[track_caller]
     pub(crate) fn set_status(&mut self, status: u16) {
         assert!(
             (200..=599).contains(&status),
@@ -213,6 +218,9 @@ impl Response {
     #[inline]
     pub(crate) fn set_content_type(&mut self, content_type: &'static str) {
         debug_assert!(content_type.bytes().all(|b| (b' '..=b'~').contains(&b)));
+        if !self.fields.is_empty() {
+            self.fields.remove("Content-Type");
+        }
         self.content_type = Some(content_type);
     }
 
@@ -220,6 +228,7 @@ impl Response {
     ///
     /// # Panics
     /// If [`Response::try_set_header`] fails. Use that for values from outside the program.
+    #[track_caller]
     pub fn with_header(mut self, name: impl AsRef<str>, value: impl AsRef<[u8]>) -> Response {
         self.set_header(name, value);
         self
@@ -229,6 +238,7 @@ impl Response {
     ///
     /// # Panics
     /// If [`Response::try_set_header`] fails.
+    #[track_caller]
     pub fn set_header(&mut self, name: impl AsRef<str>, value: impl AsRef<[u8]>) {
         let name = name.as_ref();
         if let Err(error) = self.try_set_header(name, value) {
@@ -266,22 +276,34 @@ impl Response {
     }
 
     /// Adds a field line and keeps earlier lines of the same name, for example of `Set-Cookie`.
-    /// Fails as [`Response::try_set_header`] does.
+    /// Fails as [`Response::try_set_header`] does. `Content-Type` has one value, so it is replaced.
     pub fn append_header(
         &mut self,
         name: impl AsRef<str>,
         value: impl AsRef<[u8]>,
     ) -> Result<(), FieldError> {
-        self.fields.append(name.as_ref(), value.as_ref())
+        let name = name.as_ref();
+        match name.eq_ignore_ascii_case("content-type") {
+            true => self.try_set_header(name, value),
+            false => self.fields.append(name, value.as_ref()),
+        }
     }
 
-    /// Replaces all fields except a `Content-Type` set by [`Response::content_type`] by `fields`. A
-    /// handler that repeats a response can so render its field lines once.
+    /// Removes all lines of a field. The name is case-insensitive.
+    pub fn remove_header(&mut self, name: impl AsRef<str>) {
+        let name = name.as_ref();
+        if name.eq_ignore_ascii_case("content-type") {
+            self.content_type = None;
+        }
+        self.fields.remove(name);
+    }
+
+    /// Replaces all fields except a `Content-Type` set by [`Response::content_type`], which `fields`
+    /// must not have then. A handler that repeats a response can so render its field lines once.
     ///
     /// # Examples
     /// ```
-    /// use onrush::Response;
-    /// use onrush_proto::response::FieldLines;
+    /// use onrush::{FieldLines, Response};
     ///
     /// let mut fields = FieldLines::new();
     /// fields.set("Cache-Control", b"max-age=3600")?;
@@ -305,6 +327,29 @@ impl Response {
     pub fn with_content(mut self, body: impl Into<Body>) -> Response {
         self.body = body.into();
         self
+    }
+
+    /// The response with the content that `map` makes of its content: for layers. `map` can read
+    /// content in memory by [`Body::as_bytes`].
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Body, Response};
+    ///
+    /// let response = Response::text("hello").map_body(|body| match body.as_bytes() {
+    ///     Some(bytes) => Body::from(bytes.to_ascii_uppercase()),
+    ///     None => body,
+    /// });
+    /// assert_eq!(response.body().as_bytes(), Some(&b"HELLO"[..]));
+    /// ```
+    pub fn map_body(mut self, map: impl FnOnce(Body) -> Body) -> Response {
+        self.body = map(std::mem::take(&mut self.body));
+        self
+    }
+
+    /// The content alone.
+    pub fn into_body(self) -> Body {
+        self.body
     }
 
     /// Closes the connection after this response (RFC 9112 §9.6).
@@ -588,6 +633,25 @@ mod tests {
     use super::*;
 
     /// A response that is plain is not dropped, so it must not own anything.
+    #[test]
+    fn a_response_has_one_content_type() {
+        let types = |response: Response| {
+            let values = response.header_values("content-type");
+            values.map(<[u8]>::to_vec).collect::<Vec<_>>()
+        };
+        let replaced = Response::new(200)
+            .with_header("Content-Type", "a/b")
+            .content_type("c/d");
+        assert_eq!(types(replaced), [b"c/d"]);
+        let mut appended = Response::text("");
+        assert_eq!(appended.append_header("content-type", "a/b"), Ok(()));
+        assert_eq!(types(appended.with_header("X", "y")), [b"a/b"]);
+        let mut removed = Response::text("").with_header("X", "y");
+        removed.remove_header("CONTENT-TYPE");
+        removed.remove_header("x");
+        assert_eq!(removed.headers().count(), 0);
+    }
+
     #[test]
     fn only_responses_that_own_nothing_are_plain() {
         assert!(Response::text("static").is_plain());

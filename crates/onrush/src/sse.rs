@@ -52,6 +52,7 @@ impl Event {
     ///
     /// # Panics
     /// If it contains the end of a line.
+    #[track_caller]
     pub fn event(self, name: impl AsRef<str>) -> Event {
         self.field("event", name.as_ref())
     }
@@ -60,6 +61,7 @@ impl Event {
     ///
     /// # Panics
     /// If it contains the end of a line or U+0000.
+    #[track_caller]
     pub fn id(self, id: impl AsRef<str>) -> Event {
         let id = id.as_ref();
         assert!(!id.contains('\0'), "the id of an event contains U+0000");
@@ -72,6 +74,7 @@ impl Event {
     }
 
     /// Adds a field in front of the data, so that the text of the data ends the event.
+    #[track_caller]
     fn field(mut self, name: &str, value: &str) -> Event {
         assert!(
             !value.contains(['\r', '\n']),
@@ -145,6 +148,7 @@ type End = Pin<Box<dyn Future<Output = ()>>>;
 /// assert!(client.at_end());
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[must_use = "a handler returns it"]
 pub struct Sse {
     /// A stream of the events as they are sent.
     body: Body,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 /// The addresses of some peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PeerNetwork {
     /// The addresses that begin with these bits: the first address, and the number of bits.
     Ip(IpAddr, u8),

@@ -3,7 +3,7 @@
 use crate::common::calm;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
-use onrush::http_types::Unrepresentable;
+use onrush::http_types::{Unrepresentable, UnrepresentableResponse};
 use onrush::{Body, IntoResponse, Limits, Request, RequestBody, Response, Router};
 
 /// The response of `router` to `request`, as text.
@@ -79,7 +79,8 @@ fn a_status_that_is_not_final_is_an_error() {
         let mut made = http::Response::new("");
         *made.status_mut() = status;
         let error = Response::try_from(made.map(str::to_owned)).unwrap_err();
-        assert_eq!(error, Unrepresentable::Status);
+        assert_eq!(error, UnrepresentableResponse::Status);
+        assert_eq!(error.into_response().status(), 500);
         let mut made = http::Response::new("");
         *made.status_mut() = status;
         assert_eq!(made.into_response().status(), 500);

@@ -528,3 +528,35 @@ fn trailers_follow_the_content_of_chunked_responses() {
         }
     }
 }
+
+/// A stream that has yielded all that its length announces may go on waiting.
+#[test]
+fn a_response_is_complete_with_its_last_byte() {
+    struct Waits(Option<Bytes>);
+    impl futures_core::Stream for Waits {
+        type Item = io::Result<Bytes>;
+        fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+            match self.0.take() {
+                Some(piece) => Poll::Ready(Some(Ok(piece))),
+                None => Poll::Pending,
+            }
+        }
+    }
+    async fn waits(_: Request) -> Response {
+        Response::with_body(Body::stream(Waits(Some("some".into())), Some(4)))
+    }
+    let mut sim = calm(&waits, Limits::default());
+    let client = sim.connect();
+    sim.send(&client, get("/").repeat(3).as_bytes());
+    sim.run();
+    let received = text(&client.receive().unwrap());
+    assert_eq!(received.matches("some").count(), 3, "{received}");
+}
+
+/// Pieces of one byte take memory, too.
+#[test]
+fn a_channel_of_small_pieces_is_bounded() {
+    let (mut sender, _body) = Body::channel(64 * 1024);
+    let sent = (0..).take_while(|_| sender.try_send("x").is_ok()).count();
+    assert_eq!(sent, 1024);
+}

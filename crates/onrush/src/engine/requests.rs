@@ -166,6 +166,14 @@ impl Connections for Engine {
         self.conns.present(body)?.machine.take_trailers()
     }
 
+    fn present_request(&self, connection: ConnId) -> Option<BodyId> {
+        let response_count = self.conns.open(connection)?.response_count;
+        Some(BodyId {
+            connection,
+            response_count,
+        })
+    }
+
     fn begin_upgrade(&self, connection: ConnId) -> Option<BodyId> {
         let mut conn = self.conns.open(connection)?;
         conn.machine.begin_upgrade().then_some(BodyId {

@@ -96,6 +96,7 @@ macro_rules! kinds {
     }) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
         pub enum $kind {
             $($(#[$what])* $variant,)*
         }

@@ -17,13 +17,14 @@ use std::task::{Context, Poll};
 /// - `TimedOut`: the client paused for longer than `Limits::body_timeout`, or its rate was below
 ///   `Limits::rate_bytes_per_s_min`.
 /// - `InvalidData`: the framing is invalid (RFC 9112 §7.1), or a limit on it is exceeded.
+/// - `OutOfMemory`: the server is low on memory.
 /// - `FileTooLarge`: the body is longer than `Limits::body_bytes_max` or
 ///   [`RequestBody::set_limit`].
 ///
 /// The error contains a [`Reject`](crate::Reject) while the connection is open: the status and the
 /// reason of the response that the client should get. After one of these errors each further call
 /// fails, too, and the connection is closed after the response. If the handler then returns a
-/// status below 400, the server sends 400, 408, 413 or 431 instead.
+/// status below 400, the server sends 400, 408, 413, 431 or 503 instead.
 ///
 /// # Examples
 /// The body is processed in pieces, so its length need not fit into memory:
@@ -87,7 +88,7 @@ impl std::fmt::Debug for BodySource {
 /// use onrush::{Limits, Request, Response, sim::Simulation};
 ///
 /// async fn handler(mut request: Request) -> Response {
-///     let interim = request.body().interim_responses();
+///     let interim = request.interim_responses();
 ///     assert_eq!(interim.send(104, &[("Location", b"/upload/1")]), Ok(true));
 ///     assert!(interim.send(104, &[("Location", b"/\r\nX: y")]).is_err());
 ///     assert_eq!(request.body().discard().await.ok(), Some(2));
@@ -105,14 +106,32 @@ impl std::fmt::Debug for BodySource {
 #[derive(Clone, Debug)]
 pub struct InterimResponses(Option<BodySource>);
 
+fn assert_spare(into: &Vec<u8>) {
+    assert!(
+        into.capacity() > into.len(),
+        "the vector has no spare capacity"
+    );
+}
+
 impl InterimResponses {
+    pub(super) fn new(connections: Rc<dyn Connections>, id: Option<BodyId>) -> InterimResponses {
+        InterimResponses(id.map(|id| BodySource { connections, id }))
+    }
+
     /// Sends a response with this status, 102 to 199, and these fields. Returns whether it was
-    /// sent. It is not sent to HTTP/1.0 clients, for a request without a body, after the final
-    /// response has begun, or while the client has not read what was sent before: a client must not
-    /// depend on it.
+    /// sent. It is not sent to HTTP/1.0 clients, after the final response has begun, or while the
+    /// client has not read what was sent before: a client must not depend on it.
     ///
     /// Fails if a name or a value is not valid, or the server writes the field itself.
+    ///
+    /// # Panics
+    /// If the status is another one.
+    #[track_caller]
     pub fn send(&self, status: u16, fields: &[(&str, &[u8])]) -> Result<bool, FieldError> {
+        assert!(
+            (102..=199).contains(&status),
+            "not an interim status: {status}"
+        );
         let mut lines = FieldLines::new();
         for (name, value) in fields {
             lines.append(name, value)?;
@@ -183,10 +202,7 @@ impl RequestBody {
         cx: &mut Context<'_>,
         into: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>> {
-        assert!(
-            into.capacity() > into.len(),
-            "the vector has no spare capacity"
-        );
+        assert_spare(into);
         match self.0.as_ref() {
             Some(BodySource { connections, id }) => connections.poll_fill(*id, cx, into, 1),
             // A loop of such calls uses up the budget.
@@ -222,7 +238,11 @@ impl RequestBody {
     /// # assert!(client.receive()?.ends_with(b"[8, 2]"));
     /// # Ok::<(), std::io::Error>(())
     /// ```
+    ///
+    /// # Panics
+    /// If `into` has no spare capacity.
     pub async fn fill_whole(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+        assert_spare(into);
         let before = into.len();
         while into.len() < into.capacity() {
             if poll_fn(|cx| self.poll_fill_whole(cx, into)).await? == 0 {
@@ -341,7 +361,8 @@ impl RequestBody {
         })
     }
 
-    /// A handle that sends interim responses to this request, also while the body is read.
+    /// As [`Request::interim_responses`](crate::Request::interim_responses), for who has only the
+    /// body. Without a body, none is sent.
     pub fn interim_responses(&self) -> InterimResponses {
         InterimResponses(self.0.clone())
     }

@@ -101,6 +101,31 @@ impl Request {
         head.query(bytes).map(text)
     }
 
+    /// A handle that sends interim responses to this request, such as 103 with what the page will
+    /// need (RFC 8297), before the response and while the body is read.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Response, sim::Simulation};
+    ///
+    /// async fn page(request: Request) -> Response {
+    ///     let hints: [(&str, &[u8]); 1] = [("Link", b"</style.css>; rel=preload; as=style")];
+    ///     request.interim_responses().send(103, &hints).expect("valid fields");
+    ///     Response::html("<link rel=stylesheet href=/style.css>")
+    /// }
+    ///
+    /// let mut sim = Simulation::new(1, &page, Limits::default());
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    /// assert!(client.receive()?.starts_with(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn interim_responses(&self) -> InterimResponses {
+        let parts = self.parts();
+        let id = parts.connections.present_request(parts.connection);
+        InterimResponses::new(parts.connections.clone(), id)
+    }
+
     /// The protocol version: HTTP/1.0 or HTTP/1.1 (RFC 9112 §2.3).
     pub fn version(&self) -> Version {
         self.parts().head.version()

@@ -2,6 +2,7 @@
 
 /// Decides which worker serves a new connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Placement {
     /// The first worker accepts and serves all connections.
     Single,

@@ -233,6 +233,10 @@ impl ResponseSender<'_> {
             // they are sent with the next piece: a separate call for the two bytes behind each
             // chunk would wake the client twice. Small pieces are collected for one budget at most;
             // then they are sent before the producer continues.
+            //
+            // The response is complete with its last byte: a producer that goes on waiting behind
+            // it does not keep the next response back. One that goes on at once breaks its promise.
+            let is_complete = left == 0 && send_as != SendAs::Chunked;
             let polled = poll_fn(|cx| {
                 if coop::is_exhausted() && pending.len() > CHUNK_END.len() {
                     return Poll::Ready(None);
@@ -243,6 +247,7 @@ impl ResponseSender<'_> {
                 });
                 match polled.unwrap_or_else(|| Poll::Ready(Some(Err(stream_panicked())))) {
                     Poll::Ready(item) => Poll::Ready(Some(item)),
+                    Poll::Pending if is_complete => Poll::Ready(Some(None)),
                     Poll::Pending if pending.is_empty() => Poll::Pending,
                     Poll::Pending => Poll::Ready(None),
                 }
