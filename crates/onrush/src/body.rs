@@ -377,6 +377,7 @@ impl Body {
     ///             let _ = sender.send(format!("{number}\n")).await;
     ///         }
     ///         let _ = trailers.append("X-Sum", sum.to_string());
+    ///         sender.finish();
     ///     });
     ///     task.detach();
     ///     Response::text(body).with_header("Trailer", "X-Sum")

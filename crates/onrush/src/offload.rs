@@ -113,8 +113,7 @@ where
 /// # Examples
 /// ```
 /// use onrush::offload::{OffloadOptions, OffloadPool, offload};
-/// use onrush::{Limits, Metrics, Request, Response, sim::Simulation};
-/// use onrush_rt::driver::sim::Behaviour;
+/// use onrush::{Request, Response, sim::Simulation};
 ///
 /// async fn impatient(_: Request) -> Response {
 ///     drop(offload(|| 6 * 7));
@@ -122,8 +121,7 @@ where
 /// }
 ///
 /// let (pool, executor) = OffloadPool::manual(&OffloadOptions::default());
-/// let (limits, network, metrics) = (Limits::default(), Behaviour::default(), Metrics::new());
-/// let mut sim = Simulation::builder(1).limits(limits).network(network).metrics(&metrics).offload_pool(pool).start(&impatient);
+/// let mut sim = Simulation::builder(1).offload_pool(pool).start(&impatient);
 /// let client = sim.connect();
 /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
 /// assert!(client.receive()?.starts_with(b"HTTP/1.1 204 No Content\r\n"));

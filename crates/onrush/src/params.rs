@@ -305,10 +305,10 @@ mod tests {
         });
         assert_eq!((none, &order[..]), (None, &templates[..]));
         let (found, spans) = tree.find("/a/1/c", &mut |_| true).expect("a match");
-        assert_eq!((*found, spans), ("/a/{x}/c", vec![3..4]));
+        assert_eq!((*found, &spans[0], spans.len()), ("/a/{x}/c", &(3..4), 1));
         // A branch that leads nowhere leaves no span behind.
         let (found, spans) = tree.find("/a/1/d", &mut |_| true).expect("a match");
-        assert_eq!((*found, spans), ("/a/{*r}", vec![3..6]));
+        assert_eq!((*found, &spans[0], spans.len()), ("/a/{*r}", &(3..6), 1));
     }
 
     #[test]

@@ -298,8 +298,9 @@ impl Response {
         self.fields.remove(name);
     }
 
-    /// Replaces all fields except a `Content-Type` set by [`Response::content_type`], which `fields`
-    /// must not have then. A handler that repeats a response can so render its field lines once.
+    /// Replaces all fields except a `Content-Type` set by [`Response::content_type`], which
+    /// `fields` must not have then. A handler that repeats a response can so render its field lines
+    /// once.
     ///
     /// # Examples
     /// ```

@@ -224,12 +224,9 @@ impl Simulation {
     ///
     /// # Examples
     /// ```
-    /// # use onrush::{Limits, Request, Response, sim::Simulation};
+    /// # use onrush::{Request, Response, sim::Simulation};
     /// # async fn hello(_: Request) -> Response { Response::text("hello") }
-    /// use onrush_rt::driver::sim::Behaviour;
-    ///
-    /// let (limits, network) = (Limits::default(), Behaviour::default());
-    /// let mut sim = Simulation::with_workers(1, &hello, limits, network, 2);
+    /// let mut sim = Simulation::builder(1).workers(2).start(&hello);
     /// let client = sim.connect();
     /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
     /// sim.migrate(0, 1);

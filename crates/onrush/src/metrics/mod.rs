@@ -224,11 +224,9 @@ impl Metrics {
     /// # use onrush::{Limits, Request, Response, sim::Simulation};
     /// # async fn hello(_: Request) -> Response { Response::text("hello") }
     /// use onrush::metrics::{Format, Metrics};
-    /// use onrush_rt::driver::sim::Behaviour;
     ///
     /// let metrics = Metrics::new();
-    /// let (limits, network) = (Limits::default(), Behaviour::default());
-    /// let mut sim = Simulation::builder(1).limits(limits).network(network).metrics(&metrics).start(&hello);
+    /// let mut sim = Simulation::builder(1).metrics(&metrics).start(&hello);
     /// let client = sim.connect();
     /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
     ///

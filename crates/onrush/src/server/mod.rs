@@ -2,10 +2,11 @@
 //!
 //! Modules, lowest first: `settings` (those that can change) · `socket_file` (files of Unix
 //! sockets) · `listening` (binding) · `control` (the state of a server) · `worker_thread` (the
-//! thread of a worker) · `passing` (connections between two processes) · `running` (all threads)
-//! · `signals` (the end by one).
+//! thread of a worker) · `passing` (connections between two processes) · `handle` (what ends a
+//! server) · `signals` (what ends it from outside) · `running` (all threads).
 
 mod control;
+mod handle;
 mod listening;
 mod passing;
 mod running;
@@ -27,6 +28,7 @@ use crate::trusted_peers::TrustedPeers;
 use crate::watchdog::Watchdog;
 use crate::worker_set::{Placement, WorkerSet};
 use control::Control;
+pub use handle::Handle;
 pub use listening::ListeningSockets;
 use listening::{How, Listening};
 #[cfg(feature = "coroutine")]
@@ -38,8 +40,8 @@ use onrush_rt::environment::Environment;
 use onrush_rt::net::{ListenMode, ListenOptions};
 use onrush_rt::worker::{Pools, affinity};
 pub use passing::{PassedConnection, Passing};
+pub use running::Running;
 use running::not_on_a_worker;
-pub use running::{Handle, Running};
 pub use settings::RunningSettings;
 use signals::EndBySignal;
 use std::io;

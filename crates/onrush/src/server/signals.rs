@@ -1,6 +1,6 @@
 //! The end of a server by SIGTERM and SIGINT (Ctrl-C).
 
-use super::running::Handle;
+use super::handle::Handle;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::{Handle as Source, Signals};
