@@ -250,10 +250,12 @@ impl RestartState {
                 }
                 // It has closed its end of the connection.
                 Ok(_) | Err(_) => {
-                    sent?;
-                    return Err(match status(child, MESSAGE_WAIT) {
-                        Some(status) => format!("the new process has ended ({status})"),
-                        None => "the new process does not respond".to_owned(),
+                    // That it has ended may be why nothing could be sent to it.
+                    let status = status(child, MESSAGE_WAIT);
+                    return Err(match (status, sent) {
+                        (Some(status), _) => format!("the new process has ended ({status})"),
+                        (None, Err(error)) => error,
+                        (None, Ok(())) => "the new process does not respond".to_owned(),
                     });
                 }
             }
