@@ -47,6 +47,7 @@ pub mod date;
 pub mod etag;
 mod field_scan;
 pub mod head;
+pub mod http2;
 pub mod limits;
 pub mod precondition;
 pub mod proxy_header;

@@ -7,6 +7,8 @@ mod common;
 mod chunked;
 // HTTP dates (RFC 9110 §5.6.7).
 mod date;
+// Header compression of HTTP/2 (RFC 7541).
+mod hpack;
 // Conditional requests (RFC 9110 §13).
 mod precondition;
 // The header of the PROXY protocol.

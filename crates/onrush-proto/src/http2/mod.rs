@@ -1,0 +1,3 @@
+//! HTTP/2 (RFC 9113) without I/O.
+
+pub mod hpack;
