@@ -113,6 +113,12 @@ const TRAILERS_FORBIDDEN: [&str; 11] = [
     "content-range",
 ];
 
+/// Whether a field must not follow the body.
+pub(crate) fn is_forbidden_in_trailers(name: &[u8]) -> bool {
+    let is_name = |forbidden: &&str| name.eq_ignore_ascii_case(forbidden.as_bytes());
+    TRAILERS_FORBIDDEN.iter().any(is_name)
+}
+
 impl Default for Decoder {
     fn default() -> Self {
         Decoder::new()
@@ -278,10 +284,7 @@ impl Decoder {
             DecoderState::TrailerName if token::is_tchar(byte) => Ok(DecoderState::TrailerName),
             DecoderState::TrailerName if byte == b':' => {
                 let name = &trailers.bytes[trailers.line..trailers.bytes.len() - 1];
-                if TRAILERS_FORBIDDEN
-                    .iter()
-                    .any(|no| name.eq_ignore_ascii_case(no.as_bytes()))
-                {
+                if is_forbidden_in_trailers(name) {
                     return malformed("a field that must not be a trailer");
                 }
                 Ok(DecoderState::TrailerValue)

@@ -18,9 +18,9 @@ use crate::{
 };
 use std::mem::MaybeUninit;
 
-/// HTTP/1.0 or HTTP/1.1.
+/// The version of HTTP that a request has.
 ///
-/// Any other version is refused with 505. This includes other minor versions: no version 1.x above
+/// A head of HTTP/1 with any other version is refused with 505. This includes other minor versions: no version 1.x above
 /// 1.1 was ever published, so such a request comes from a probe and not from a client. Bytes other
 /// than `HTTP/`, one digit, a dot and one digit (RFC 9112 §2.3) are refused with 400.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -30,6 +30,8 @@ pub enum Version {
     /// HTTP/1.1
     #[default]
     Http11,
+    /// HTTP/2
+    Http2,
 }
 
 /// How the body that follows a head is delimited (RFC 9112 §6.3).
@@ -40,7 +42,7 @@ pub enum Framing {
     None,
     /// `Content-Length`, in bytes, more than 0.
     Length(u64),
-    /// `Transfer-Encoding: chunked`
+    /// `Transfer-Encoding: chunked`; in HTTP/2, a body without `content-length`.
     Chunked,
 }
 
@@ -97,6 +99,17 @@ impl Bounds {
 
 /// Longer heads are not remembered: copying them would cost more than it saves.
 const SEEN_BYTES_MAX: usize = 1024;
+
+/// A head of HTTP/2 that was written as one of HTTP/1: where its parts are in that text.
+pub(crate) struct Parts<'b> {
+    pub(crate) bytes: &'b [u8],
+    pub(crate) method: Span,
+    pub(crate) target: Span,
+    /// Names and values, without those that the text has in the place of pseudo-header fields.
+    pub(crate) fields: &'b [(Span, Span)],
+    /// No body follows.
+    pub(crate) has_ended: bool,
+}
 
 /// The result of [`Head::parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,6 +218,34 @@ impl Head {
         self.resolve_framing(&field_scan)?;
         self.resolve_connection(&field_scan)?;
         Ok(Parsed::Complete(head_bytes))
+    }
+
+    /// Takes a head of HTTP/2, whose limits and characters are checked. Fails as [`Head::parse`]:
+    /// the request must be answered with this status.
+    pub(crate) fn fill(&mut self, parts: &Parts<'_>) -> Result<(), Reject> {
+        let bytes = parts.bytes;
+        self.seen.clear();
+        (self.method, self.target) = (parts.method, parts.target);
+        self.is_head_method = self.method.of(bytes) == b"HEAD";
+        self.version = Version::Http2;
+        let mut field_scan = FieldScan::default();
+        self.fields.clear();
+        self.fields
+            .extend(parts.fields.iter().map(|&(name, value)| {
+                field_scan.scan_field(name.of(bytes), value.of(bytes), value);
+                Field { name, value }
+            }));
+        let Some(query_mark) = target::check_bytes(self.target.of(bytes)) else {
+            return Err(Reject::new(400, "malformed request target"));
+        };
+        self.resolve_target(bytes, query_mark, &field_scan)?;
+        self.resolve_framing(&field_scan)?;
+        self.framing = match self.framing {
+            _ if parts.has_ended => Framing::None,
+            Framing::None if self.content_length.is_none() => Framing::Chunked,
+            framing => framing,
+        };
+        self.resolve_connection(&field_scan)
     }
 
     /// Fills the table of offsets and collects the fields that the state machine acts on. Also
@@ -357,7 +398,7 @@ impl Head {
     /// Applies `Connection` and `Expect` (RFC 9112 §9.3, RFC 9110 §10.1.1).
     #[inline]
     fn resolve_connection(&mut self, field_scan: &FieldScan<'_>) -> Result<(), Reject> {
-        let new = self.version == Version::Http11;
+        let new = self.version != Version::Http10;
         self.keep_alive = !field_scan.close && (new || field_scan.keep_alive);
         self.expects_continue = false;
         if field_scan.expect && new {

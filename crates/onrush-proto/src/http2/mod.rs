@@ -1,3 +1,19 @@
-//! HTTP/2 (RFC 9113) without I/O.
+//! HTTP/2 (RFC 9113) as a pure state machine, as [`crate::connection`] is for HTTP/1.
+//!
+//! A request head becomes the [`Head`](crate::head::Head) of the same request in HTTP/1, so what
+//! reads heads does not know the difference.
+//!
+//! Layers, lowest first: [`hpack`] · [`frame`] · [`priority`] · `budget` · `streams` ·
+//! `request_head` · [`connection`] · `blocks`, `data`, `control`, [`sending`] (its parts).
 
+mod blocks;
+mod budget;
+pub mod connection;
+mod control;
+mod data;
+pub mod frame;
 pub mod hpack;
+pub mod priority;
+mod request_head;
+pub mod sending;
+mod streams;

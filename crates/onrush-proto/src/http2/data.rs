@@ -1,0 +1,243 @@
+//! DATA frames and flow control of what is received (RFC 9113 §6.1, §5.2).
+
+use crate::http2::connection::{Connection, Event, Fatal, Phase, protocol_error};
+use crate::http2::frame::{ErrorCode, FRAME_HEAD_BYTES, FrameHead, flag, put_window_update};
+use crate::http2::streams::Side;
+
+/// What a window grows to while its bytes are consumed as fast as they arrive, in bytes.
+const WINDOW_BYTES_MAX: u32 = 1 << 20;
+
+impl Connection {
+    /// Takes the head of a DATA frame, and the length of its padding. `payload`: what has arrived
+    /// of it.
+    pub(super) fn begin_data(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, Event), Fatal> {
+        let id = head.stream;
+        let (mut taken, mut content_bytes, mut padding_bytes) =
+            (FRAME_HEAD_BYTES, head.payload_bytes, 0);
+        if head.has(flag::PADDED) && content_bytes > 0 {
+            let Some(&padding) = payload.first() else {
+                return Ok((0, Event::NeedMore));
+            };
+            taken += 1;
+            padding_bytes = usize::from(padding);
+            content_bytes -= 1;
+        }
+        let Some(content_bytes) = content_bytes.checked_sub(padding_bytes) else {
+            return Err(protocol_error("padding longer than its frame"));
+        };
+        if self.is_idle(id) {
+            return Err(protocol_error("DATA on a stream that has not begun"));
+        }
+        let bytes = head.payload_bytes;
+        self.receive_window -= bytes as i64;
+        if self.receive_window < 0 {
+            return Err(Fatal {
+                code: ErrorCode::FLOW_CONTROL_ERROR,
+                reason: "more than the window of the connection",
+            });
+        }
+        let ends = head.has(flag::END_STREAM);
+        if content_bytes == 0 && !ends {
+            self.spend_idle(1)?;
+        }
+        let error = self.count_data(id, bytes, content_bytes, ends)?;
+        let is_taken = error.is_none() && self.streams.get(id).is_some();
+        self.phase = Phase::Data {
+            stream: id,
+            content_bytes,
+            padding_bytes,
+            ends,
+            is_taken,
+        };
+        let unused = match is_taken {
+            true => bytes - content_bytes,
+            false => bytes,
+        };
+        if let Some(code) = error {
+            self.announce(None, unused, false, out);
+            return Ok((taken, self.stream_error(id, code, out)?));
+        }
+        self.announce(is_taken.then_some(id), unused, false, out);
+        if content_bytes + padding_bytes == 0 {
+            return Ok((taken, self.end_of_frame()));
+        }
+        Ok((taken, Event::Nothing))
+    }
+
+    /// Counts a DATA frame of a stream. Returns the error of the stream, if it has one.
+    fn count_data(
+        &mut self,
+        id: u32,
+        bytes: usize,
+        content_bytes: usize,
+        ends: bool,
+    ) -> Result<Option<ErrorCode>, Fatal> {
+        let Some(stream) = self.streams.get(id) else {
+            return match self.resets.contains(&id) {
+                true => Ok(None),
+                false => Err(Fatal {
+                    code: ErrorCode::STREAM_CLOSED,
+                    reason: "DATA on a stream that has ended",
+                }),
+            };
+        };
+        if stream.remote == Side::Ended {
+            return Ok(Some(ErrorCode::STREAM_CLOSED));
+        }
+        stream.receive_window -= bytes as i64;
+        if stream.receive_window < 0 {
+            return Ok(Some(ErrorCode::FLOW_CONTROL_ERROR));
+        }
+        if let Some(declared) = &mut stream.declared_bytes {
+            match declared.checked_sub(content_bytes as u64) {
+                Some(left) if left == 0 || !ends => *declared = left,
+                _ => return Ok(Some(ErrorCode::PROTOCOL_ERROR)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes a piece of a DATA frame.
+    pub(super) fn data_piece(&mut self, input: &[u8]) -> (usize, Event) {
+        let Phase::Data {
+            stream,
+            content_bytes,
+            padding_bytes,
+            is_taken,
+            ..
+        } = &mut self.phase
+        else {
+            return (0, Event::NeedMore);
+        };
+        if input.is_empty() {
+            return (0, Event::NeedMore);
+        }
+        if *content_bytes == 0 {
+            let taken = input.len().min(*padding_bytes);
+            *padding_bytes -= taken;
+            return match padding_bytes {
+                0 => (taken, self.end_of_frame()),
+                _ => (taken, Event::Nothing),
+            };
+        }
+        let taken = input.len().min(*content_bytes);
+        *content_bytes -= taken;
+        let (stream, is_taken) = (*stream, *is_taken);
+        if *content_bytes + *padding_bytes > 0 {
+            let event = match is_taken {
+                true => Event::Data {
+                    stream,
+                    data: 0..taken,
+                    ends: false,
+                },
+                false => Event::Nothing,
+            };
+            return (taken, event);
+        }
+        match self.end_of_frame() {
+            Event::Data { ends, .. } => (
+                taken,
+                Event::Data {
+                    stream,
+                    data: 0..taken,
+                    ends,
+                },
+            ),
+            _ if is_taken => (
+                taken,
+                Event::Data {
+                    stream,
+                    data: 0..taken,
+                    ends: false,
+                },
+            ),
+            event => (taken, event),
+        }
+    }
+
+    /// Ends a DATA frame. The event says so if the body ends with it.
+    fn end_of_frame(&mut self) -> Event {
+        let Phase::Data {
+            stream,
+            ends,
+            is_taken,
+            ..
+        } = self.phase
+        else {
+            return Event::Nothing;
+        };
+        self.phase = Phase::Frame;
+        // The stream may have been reset within the frame.
+        if !(ends && is_taken) || self.streams.get(stream).is_none() {
+            return Event::Nothing;
+        }
+        self.end_body(stream);
+        Event::Data {
+            stream,
+            data: 0..0,
+            ends: true,
+        }
+    }
+
+    /// The client has ended a stream. Returns whether its body is shorter than declared.
+    pub(super) fn end_body(&mut self, id: u32) -> bool {
+        let Some(stream) = self.streams.get(id) else {
+            return false;
+        };
+        stream.remote = Side::Ended;
+        let is_short = stream.declared_bytes.is_some_and(|left| left > 0);
+        if stream.local == Side::Ended {
+            self.streams.remove(id);
+        }
+        is_short
+    }
+
+    /// Records that bytes of [`Event::Data`] are processed, so the client may send as many more.
+    /// Announces that when it is worth a frame. `may_grow`: memory suffices for larger windows,
+    /// so that a client far away is not held up by them.
+    pub fn consume(&mut self, stream: u32, bytes: usize, may_grow: bool, out: &mut Vec<u8>) {
+        self.announce(Some(stream), bytes, may_grow, out);
+    }
+
+    fn announce(&mut self, id: Option<u32>, bytes: usize, may_grow: bool, out: &mut Vec<u8>) {
+        if bytes == 0 {
+            return;
+        }
+        // A stream whose client has ended it needs no more room.
+        if let Some(stream) = id.and_then(|id| self.streams.get(id))
+            && stream.remote == Side::Open
+        {
+            stream.unannounced += bytes as u32;
+            let room = grown(&mut stream.unannounced, &mut stream.window_bytes, may_grow);
+            if room > 0 {
+                stream.receive_window += i64::from(room);
+                put_window_update(stream.id, room, out);
+            }
+        }
+        self.unannounced += bytes as u32;
+        let room = grown(&mut self.unannounced, &mut self.window_bytes, may_grow);
+        if room > 0 {
+            self.receive_window += i64::from(room);
+            put_window_update(0, room, out);
+        }
+    }
+}
+
+/// What to announce of a window: nothing before half of it is consumed. A window that grows is
+/// doubled.
+fn grown(unannounced: &mut u32, window_bytes: &mut u32, may_grow: bool) -> u32 {
+    if *unannounced < *window_bytes / 2 {
+        return 0;
+    }
+    let mut room = std::mem::take(unannounced);
+    if may_grow && *window_bytes < WINDOW_BYTES_MAX {
+        room += *window_bytes;
+        *window_bytes *= 2;
+    }
+    room
+}

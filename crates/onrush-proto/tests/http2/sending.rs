@@ -1,0 +1,206 @@
+//! Responses, windows, and the end of a connection.
+
+use super::*;
+use onrush_proto::http2::hpack::Decoder;
+
+#[test]
+fn responses_take_from_the_windows() {
+    let mut server = Server::begun();
+    server.receive(&frame(HEADERS, ALL, 1, &block(&GET)));
+    server.receive(&frame(HEADERS, ALL, 3, &block(&GET)));
+    server.events.clear();
+    server.respond(
+        1,
+        ContentLength::Unknown,
+        b"X-Name: value\r\nConnection: close\r\n",
+    );
+    assert_eq!(server.sent(), ["1 HEADERS 4"]);
+    let window = WINDOW_BYTES as usize;
+    assert_eq!(server.connection.room(1), window);
+    let (connection, out) = (&mut server.connection, &mut server.out);
+    for bytes in [16_384, 16_384, 16_384, 16_383] {
+        connection.send_data_head(1, bytes, false, out);
+        out.extend(std::iter::repeat_n(b'x', bytes));
+    }
+    assert_eq!((connection.room(1), connection.room(3)), (0, 0));
+    assert_eq!(server.sent().len(), 4);
+    server.receive(&frame(WINDOW_UPDATE, 0, 0, &100u32.to_be_bytes()));
+    assert_eq!(
+        (server.connection.room(1), server.connection.room(3)),
+        (0, 100)
+    );
+    server.receive(&frame(WINDOW_UPDATE, 0, 1, &50u32.to_be_bytes()));
+    assert_eq!(server.connection.room(1), 50);
+    assert_eq!(server.events, ["0 writable", "1 writable"]);
+    // A setting changes the windows of streams that are open, also below zero (§6.9.2).
+    let lower = [&4u16.to_be_bytes()[..], &10u32.to_be_bytes()].concat();
+    server.receive(&frame(SETTINGS, 0, 0, &lower));
+    assert_eq!(
+        (server.connection.room(1), server.connection.room(3)),
+        (0, 10)
+    );
+    let raise = [&4u16.to_be_bytes()[..], &WINDOW_BYTES.to_be_bytes()].concat();
+    server.receive(&frame(SETTINGS, 0, 0, &raise));
+    assert_eq!(
+        (server.connection.room(1), server.connection.room(3)),
+        (50, 100)
+    );
+    server.sent();
+    server
+        .connection
+        .send_trailers(1, b"X-Sum: 7\r\n", &mut server.out);
+    assert!(!server.connection.is_open(1));
+    server.respond(3, ContentLength::Known(0), b"");
+    assert_eq!(server.sent(), ["1 HEADERS 5", "3 HEADERS 5"]);
+    assert_eq!(server.connection.open_streams(), 0);
+}
+
+#[test]
+fn fields_of_responses() {
+    let mut server = Server::begun();
+    let mut decoder = Decoder::new();
+    let mut decoded = |out: &mut Vec<u8>| {
+        let block = out.split_off(9);
+        out.clear();
+        let mut lines = Vec::new();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let add = |name: &[u8], value: &[u8]| lines.push(text(name) + ": " + &text(value));
+        decoder.decode(&block, add).expect("a block");
+        (lines, block.len())
+    };
+    let mut lengths = Vec::new();
+    for stream in [1, 3] {
+        server.receive(&frame(HEADERS, ALL, stream, &block(&GET)));
+        server.respond(
+            stream,
+            ContentLength::Known(5),
+            b"X-Name: value\r\nSet-Cookie: a=b\r\n",
+        );
+        let (lines, length) = decoded(&mut server.out);
+        lengths.push(length);
+        assert_eq!(
+            lines,
+            [
+                ":status: 200",
+                "server: onrush",
+                "date: Sun, 29 Nov 2026 17:00:00 GMT",
+                "content-type: text/plain",
+                "x-name: value",
+                "set-cookie: a=b",
+                "content-length: 5",
+            ]
+        );
+    }
+    assert!(
+        lengths[1] < 20 && lengths[0] > 60,
+        "the second has numbers only: {lengths:?}"
+    );
+    let head = [(":method", "HEAD"), GET[1], GET[2], GET[3]];
+    server.receive(&frame(HEADERS, ALL, 5, &block(&head)));
+    server.respond(5, ContentLength::Known(5), b"");
+    assert_eq!(
+        decoded(&mut server.out).0.last().map(String::as_str),
+        Some("content-length: 5")
+    );
+    assert!(
+        !server.connection.is_open(5),
+        "a response to HEAD has no content"
+    );
+}
+
+#[test]
+fn a_long_head_is_sent_in_several_frames() {
+    let mut server = Server::begun();
+    server.receive(&frame(HEADERS, ALL, 1, &block(&GET)));
+    let lines: String = (0..4)
+        .map(|_| format!("Location: {}\r\n", "~".repeat(9000)))
+        .collect();
+    server.respond(1, ContentLength::Known(1), lines.as_bytes());
+    assert_eq!(
+        server.sent(),
+        ["1 HEADERS 0", "1 CONTINUATION 0", "1 CONTINUATION 4"]
+    );
+}
+
+#[test]
+fn consumed_bytes_are_announced_late_and_the_windows_grow() {
+    let mut server = Server::begun();
+    server.receive(&frame(HEADERS, END_HEADERS, 1, &block(&POST)));
+    let data = frame(DATA, 0, 1, &[b'x'; 16_000]);
+    let (mut updates, mut sent_bytes) = (Vec::new(), 0);
+    for _ in 0..3 {
+        server.receive(&data);
+        sent_bytes += 16_000;
+        server.connection.consume(1, 16_000, true, &mut server.out);
+        updates.extend(server.sent());
+    }
+    assert_eq!(sent_bytes, 48_000);
+    // 48,000 are consumed, and the window is twice as large.
+    assert_eq!(
+        updates,
+        ["1 WINDOW_UPDATE 113535", "0 WINDOW_UPDATE 113535"]
+    );
+    // What nobody reads is not announced, and what exceeds a window ends the connection.
+    while server.fatal.is_none() {
+        sent_bytes += 16_000;
+        assert!(sent_bytes < 1_000_000, "no window holds");
+        server.receive(&data);
+    }
+    let code = server.fatal.map(|fatal| fatal.code);
+    assert_eq!(code, Some(ErrorCode::FLOW_CONTROL_ERROR));
+    assert_eq!(sent_bytes, 192_000, "48,000 and twice 65,535 fit");
+}
+
+#[test]
+fn padding_and_what_no_stream_takes_is_announced() {
+    let mut server = Server::begun();
+    server.receive(&frame(HEADERS, END_HEADERS, 1, &block(&POST)));
+    server
+        .connection
+        .reset(1, ErrorCode::NO_ERROR, &mut server.out);
+    server.sent();
+    for _ in 0..40 {
+        server.receive(&frame(DATA, 0, 1, &[b'x'; 16_000]));
+    }
+    assert_eq!(server.fatal, None);
+    let updates = server.sent();
+    assert_eq!(updates.len(), 13, "{updates:?}");
+    assert!(
+        updates
+            .iter()
+            .all(|update| update == "0 WINDOW_UPDATE 48000"),
+        "{updates:?}"
+    );
+
+    let mut server = Server::begun();
+    server.receive(&frame(HEADERS, END_HEADERS, 1, &block(&POST)));
+    let padded = [&[255][..], &[b'x'; 10], &[0; 255]].concat();
+    for _ in 0..200 {
+        server.receive(&frame(DATA, PADDED, 1, &padded));
+        server.connection.consume(1, 10, false, &mut server.out);
+    }
+    assert_eq!(server.fatal, None);
+    assert_eq!(
+        server.sent(),
+        ["1 WINDOW_UPDATE 32974", "0 WINDOW_UPDATE 32974"]
+    );
+}
+
+#[test]
+fn the_end_is_announced_and_then_no_stream_begins() {
+    let mut server = Server::begun();
+    server.receive(&frame(HEADERS, ALL, 1, &block(&GET)));
+    server.connection.announce_end(&mut server.out);
+    server.receive(&frame(HEADERS, ALL, 3, &block(&GET)));
+    server.connection.end(&mut server.out);
+    server.connection.end(&mut server.out);
+    server.receive(&frame(HEADERS, ALL, 5, &block(&GET)));
+    assert_eq!(server.events, ["1 request None", "3 request None"]);
+    assert_eq!(
+        server.sent(),
+        ["GOAWAY 2147483647 0", "GOAWAY 3 0", "5 RST_STREAM 7"]
+    );
+    server.respond(1, ContentLength::Known(0), b"");
+    server.respond(3, ContentLength::Known(0), b"");
+    assert_eq!(server.connection.open_streams(), 0);
+}
