@@ -77,6 +77,7 @@ fn write(head: &Head, bytes: &[u8]) -> Vec<u8> {
     let version = match head.version() {
         Version::Http10 => &b" HTTP/1.0\r\n"[..],
         Version::Http11 => b" HTTP/1.1\r\n",
+        Version::Http2 => unreachable!("only the machine for HTTP/2 makes such a head"),
     };
     let mut out = [
         head.method(bytes).as_bytes(),

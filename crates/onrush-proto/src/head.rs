@@ -23,14 +23,14 @@ use std::mem::MaybeUninit;
 /// A head of HTTP/1 with any other version is refused with 505. This includes other minor versions: no version 1.x above
 /// 1.1 was ever published, so such a request comes from a probe and not from a client. Bytes other
 /// than `HTTP/`, one digit, a dot and one digit (RFC 9112 §2.3) are refused with 400.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Version {
     /// HTTP/1.0
     Http10,
     /// HTTP/1.1
     #[default]
     Http11,
-    /// HTTP/2
+    /// HTTP/2, which the engine does not serve yet.
     Http2,
 }
 

@@ -1,4 +1,4 @@
-//! HTTP/1 as pure state machines: bytes and a few facts in, events and bytes out.
+//! HTTP/1 and HTTP/2 as pure state machines: bytes and a few facts in, events and bytes out.
 //!
 //! This crate does no I/O, reads no clock and spawns no tasks. It does not allocate per field. Body
 //! bytes do not pass through it: the state machine reports how a body is framed, so the caller can
@@ -6,7 +6,7 @@
 //!
 //! Layers inside this crate, lowest first (a module uses only those before it): [`limits`] ·
 //! [`reject`] · [`token`] · [`date`] · `span` · `target` · `scan` · `field_scan` · [`head`] ·
-//! [`chunked`] · [`response`] · `actions` · [`connection`] · `trace`; the modules about
+//! [`chunked`] · [`response`] · `actions` · [`connection`] · [`http2`] · `trace`; the modules about
 //! connections of proxies and about resources are [`proxy_header`] · [`etag`] ·
 //! [`range`] · [`precondition`] · [`traceparent`].
 //!

@@ -102,6 +102,7 @@ impl TryFrom<&Request> for request::Parts {
         parts.version = match request.version() {
             crate::Version::Http10 => Version::HTTP_10,
             crate::Version::Http11 => Version::HTTP_11,
+            crate::Version::Http2 => Version::HTTP_2,
         };
         let mut fields = HeaderMap::with_capacity(request.headers_len());
         for (name, value) in request.headers() {

@@ -32,8 +32,9 @@ use crate::worker_set::WorkerLoad;
 use cell::{DURATION_BUCKETS, HistogramSnapshot, SIZE_BUCKETS, duration_bounds, size_bounds};
 #[cfg(feature = "tls")]
 use certificates::Certificates;
-#[cfg(feature = "coroutine")]
 use onrush_coroutine::{StackCounters, counters as stack_counters};
+#[cfg(feature = "coroutine")]
+use onrush_proto::head::Version;
 use onrush_rt::offload::StatsHandle;
 use onrush_rt::worker::WorkerContext;
 use requests::{Labels, METHODS, Requests, method_and_scheme};
@@ -330,12 +331,16 @@ fn requests(text: &mut TextWriter, workers: &[WorkerSources]) {
 /// Calls `write` with the labels under the names of OpenTelemetry.
 fn labelled(labels: &Labels, write: impl FnOnce(&[Label<'_>])) {
     let status = labels.status.to_string();
-    let version = format!("1.{}", labels.minor_version);
+    let version = match labels.version {
+        Version::Http10 => "1.0",
+        Version::Http11 => "1.1",
+        Version::Http2 => "2",
+    };
     let (method, scheme) = method_and_scheme(labels.method);
     let mut all = vec![
         ("http_request_method", method),
         ("http_response_status_code", &status),
-        ("network_protocol_version", &version),
+        ("network_protocol_version", version),
         ("url_scheme", scheme),
     ];
     if let Some(route) = &labels.route {

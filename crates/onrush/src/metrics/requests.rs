@@ -40,7 +40,7 @@ pub(crate) struct Labels {
     /// An index of [`METHODS`], plus their number over TLS.
     pub(crate) method: usize,
     pub(crate) status: u16,
-    pub(crate) minor_version: u8,
+    pub(crate) version: Version,
 }
 
 /// Requests of one worker that have the same labels.
@@ -76,7 +76,7 @@ impl Requests {
 pub(crate) struct Measured {
     begun_ns: u64,
     method: u8,
-    minor_version: u8,
+    version: Version,
     request_bytes: u64,
     pub(crate) route: Option<Rc<Template>>,
     pub(crate) status: u16,
@@ -108,7 +108,7 @@ struct Key {
     route: usize,
     method: u8,
     status: u16,
-    minor_version: u8,
+    version: Version,
 }
 
 /// Ended requests that are not recorded yet. All are equal and belong to [`SeriesCache::last`].
@@ -161,10 +161,7 @@ impl Recorder {
         Measured {
             begun_ns: self.recorded_ns.get().max(self.context.now_ns()),
             method: method as u8,
-            minor_version: match version {
-                Version::Http10 => 0,
-                Version::Http11 => 1,
-            },
+            version,
             request_bytes,
             route: None,
             status: 0,
@@ -180,7 +177,7 @@ impl Recorder {
             route: (measured.route.as_ref()).map_or(0, |route| Rc::as_ptr(route) as usize),
             method: measured.method,
             status: measured.status,
-            minor_version: measured.minor_version,
+            version: measured.version,
         };
         let mut cache = self.cache.borrow_mut();
         let is_like_last = matches!(&cache.last, Some((last, _)) if *last == key);
@@ -245,7 +242,7 @@ impl Recorder {
                 route: measured.route.as_ref().map(|route| route.text.clone()),
                 method: usize::from(key.method),
                 status: key.status,
-                minor_version: key.minor_version,
+                version: key.version,
             },
             duration_ns: Histogram::default(),
             request_bytes: Histogram::default(),

@@ -103,6 +103,7 @@ impl ExchangeLog {
             version: match head.version() {
                 Version::Http10 => "HTTP/1.0",
                 Version::Http11 => "HTTP/1.1",
+                Version::Http2 => "HTTP/2.0",
             },
         };
         LogEntry {
