@@ -1,7 +1,7 @@
 //! Addresses, workers, the connection limit, and events that end a connection but not the server.
 
 use crate::common::{
-    Served, calm, content, drivers, get, read_some, serve_with, statuses, text, through_tls,
+    Served, calm, content, drivers, get, read_some, serve, serve_with, statuses, text, through_tls,
     watchdog,
 };
 use onrush::{DriverPreference, Limits, Request, Response, Router, Server, per_worker};
@@ -290,6 +290,48 @@ fn connection_limit_applies_to_all_workers_together() {
     }
 }
 
+/// By default, a client that ends its side gets what is complete, also if it reads late, and no
+/// reset that would throw it away.
+#[test]
+fn what_is_complete_reaches_a_client_that_has_ended_its_side() {
+    let _dog = watchdog("what_is_complete_reaches_a_client_that_has_ended_its_side");
+    async fn handler(request: Request) -> Response {
+        match request.path() {
+            "/waits" => std::future::pending().await,
+            path => Response::with_body(vec![b'x'; path[1..].parse().unwrap()]),
+        }
+    }
+    let rows: [(&[&str], &[usize]); 5] = [
+        (&["/16000"], &[16_000]),
+        (&["/10000000"], &[10_000_000]),
+        (&["/16000", "/waits"], &[16_000]),
+        (&["/10000000", "/waits"], &[10_000_000]),
+        (
+            &["/16000", "/10000000", "/16000", "/waits", "/16000"],
+            &[16_000, 10_000_000, 16_000],
+        ),
+    ];
+    for driver in drivers() {
+        let server = serve(driver, handler);
+        for (paths, lengths) in rows {
+            let mut stream = server.connect();
+            let requests: String = paths.iter().map(|path| get(path)).collect();
+            stream.write_all(requests.as_bytes()).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+            let mut received = Vec::new();
+            stream.read_to_end(&mut received).expect("no reset");
+            let content = received.iter().filter(|byte| **byte == b'x').count();
+            let heads = received.windows(9).filter(|it| *it == b"HTTP/1.1 ").count();
+            assert_eq!(
+                (heads, content),
+                (lengths.len(), lengths.iter().sum()),
+                "{driver:?} {paths:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn half_close_does_not_end_the_connection() {
     let _dog = watchdog("half_close_does_not_end_the_connection");
@@ -500,6 +542,9 @@ fn a_client_that_ends_its_side_may_be_taken_as_gone() {
             format!("POST /all {length}"),
             format!("POST /all {chunks}"),
             [get("/none"), get("/wait")].concat(),
+            // What is behind the request cannot be more than another one.
+            get("/wait") + "x",
+            get("/wait").repeat(2),
         ] {
             ask(&server, &request);
             assert_eq!(events.recv(), Ok("begun"), "{request}");

@@ -365,7 +365,8 @@ impl Server {
     /// The server cannot distinguish such a client from one that has closed the connection, before
     /// something is sent to it. So by default, the handler, or the response that is being made, is
     /// dropped as soon as the client has gone, and responses that wait for long hold nothing for
-    /// nobody. With `true` they go on until something is sent in vain: for clients such as `nc -N`,
+    /// nobody. Content in memory and files that are being sent are sent to their end: the client
+    /// may still read. With `true` they go on until something is sent in vain: for clients such as `nc -N`,
     /// and for handlers that must complete what was asked for.
     ///
     /// # Examples

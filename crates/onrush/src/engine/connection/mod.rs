@@ -110,11 +110,26 @@ pub(crate) struct Wire {
     pub(crate) log_entries: LogEntries,
 }
 
+/// What a task sends, which decides what becomes of it when the client has ended its side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Responding {
+    /// The handler has not returned.
+    #[default]
+    NotYet,
+    /// Content that is there, in memory or in a file. It is sent to its end.
+    Known,
+    /// A stream. Its framing shows where it was broken off.
+    Stream,
+    /// A stream whose end is the end of the connection.
+    UntilClose,
+}
+
 /// One request and its response.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     /// The task of the handler, or the one that sends its response. Dropping it cancels it.
     pub(crate) task: Option<TaskHandle>,
+    pub(crate) responding: Responding,
     /// The waker of the task that waits for body bytes.
     pub(crate) reader: Option<Waker>,
     /// The waker of the task that waits until the socket accepts more bytes. A task may be in both
@@ -239,23 +254,24 @@ impl Exchange {
 }
 
 impl Conn {
-    /// Whether the client has half-closed, everything that it has sent is of the present request,
-    /// and nobody will read it: a client that does not half-close has gone. Another protocol may
-    /// end each direction alone, and learns from its sends whether the client is there.
-    pub(in crate::engine) fn client_has_gone(&mut self) -> bool {
+    /// Whether the client has half-closed, nothing of the present request is left to read for its
+    /// handler, and what it would be sent does not exist yet: a client that does not half-close has
+    /// gone. Another protocol may end each direction alone, and learns from its sends whether the
+    /// client is there.
+    pub(in crate::engine) fn client_has_gone(&self) -> bool {
         if !(self.state.has_ended() && self.state.is_busy()) || self.machine.is_upgraded() {
             return false;
         }
-        let is_dropped =
-            |active: &Active| active.exchange.dropped_body == Some(self.response_count);
-        let unread = match () {
-            _ if self.machine.body_ended() || self.machine.may_upgrade() => 0,
-            _ if self.active.as_deref().is_some_and(is_dropped) => {
-                self.machine.body_remaining().unwrap_or(u64::MAX)
-            }
-            _ => return false,
-        };
-        self.input_bytes() as u64 <= unread
+        let exchange = self.active.as_deref().map(|active| &active.exchange);
+        if exchange.is_some_and(|exchange| exchange.responding == Responding::Known) {
+            return false;
+        }
+        let is_dropped = |exchange: &Exchange| exchange.dropped_body == Some(self.response_count);
+        match self.machine.may_upgrade() {
+            // What is queued is of the other protocol.
+            true => self.input_bytes() == 0,
+            false => self.machine.body_ended() || exchange.is_some_and(is_dropped),
+        }
     }
 
     /// A connection before its first request.

@@ -2,10 +2,10 @@
 //! fast as the client takes it; then the connection continues.
 
 use crate::connections::ConnId;
+use crate::engine::connection::Responding;
 use crate::engine::connection::state::AfterFlush;
 use crate::engine::http1::render::{Rendered, SendFuture};
 use crate::engine::lifecycle::{Engine, guarded, panic_response};
-use crate::engine::open::OpenConn;
 use crate::engine::shared::socket_io::Sent;
 use crate::handler::Pending;
 use crate::metrics::CloseReason;
@@ -43,7 +43,10 @@ impl PendingHandler {
         match engine.render_response_cold(id, &mut response, &mut out) {
             Rendered::Gone => {}
             Rendered::Whole(after) => engine.finish_task_response(id, after, &out),
-            Rendered::Sending(sending) => engine.finish_sending(id, sending).await,
+            Rendered::Sending(sending, responding) => {
+                engine.conns.begin_to_send(id, responding);
+                engine.finish_sending(id, sending).await;
+            }
         }
     }
 }
@@ -125,13 +128,27 @@ impl Engine {
     }
 
     /// Ends a connection whose client has gone, if no client half-closes. Returns whether it did.
-    pub(in crate::engine) fn end_if_gone(&self, id: ConnId) -> bool {
-        let is_gone = |mut conn: OpenConn<'_>| conn.client_has_gone();
-        let ends = !self.settings.half_close && self.conns.open(id).is_some_and(is_gone);
-        if ends {
-            self.abort(id, CloseReason::Client);
+    /// Responses that are complete are sent first: the client may still read.
+    pub(in crate::engine) fn end_if_gone(self: &Rc<Self>, id: ConnId) -> bool {
+        if self.settings.half_close {
+            return false;
         }
-        ends
+        let (responding, task) = {
+            let Some(mut conn) = self.conns.open(id).filter(|conn| conn.client_has_gone()) else {
+                return false;
+            };
+            let exchange = &mut conn.active().exchange;
+            (exchange.responding, exchange.task.take())
+        };
+        match responding {
+            Responding::UntilClose => self.abort(id, CloseReason::Client),
+            _ if self.conns.has_unsent(id) => {
+                self.send_then(id, &[], AfterFlush::Close);
+            }
+            _ => self.close(id, CloseReason::Client),
+        }
+        drop(task); // User code, perhaps that which runs now.
+        true
     }
 
     /// Processes the input of a connection in a task, after the tasks that are already due. `input`
@@ -186,8 +203,10 @@ impl Engine {
             if after == After::DrainThenKeepAlive {
                 conn.state.expect_rest_of_body();
             }
-            conn.active().exchange.total_deadline_ms = None;
-            conn.active().exchange.final_poll = false;
+            let exchange = &mut conn.active().exchange;
+            exchange.total_deadline_ms = None;
+            exchange.final_poll = false;
+            exchange.responding = Responding::NotYet;
             let reader = conn.take_reader();
             (conn.active().exchange.task.take(), reader)
         };

@@ -9,8 +9,8 @@
 //! instructions (`cargo xtask bench --gate`).
 
 use crate::connections::{BodyId, ConnId};
-use crate::engine::connection::BURST_MAX;
 use crate::engine::connection::state::{AfterFlush, Expects, Phase};
+use crate::engine::connection::{BURST_MAX, Responding};
 use crate::engine::http1::input::NextInput;
 use crate::engine::http1::render::{Rendered, SendFuture};
 use crate::engine::lifecycle::{Engine, count, guarded, panic_response};
@@ -392,14 +392,21 @@ impl Engine {
         match response {
             Rendered::Gone => LoopStep::Yield,
             Rendered::Whole(after) => self.after_response(id, after, data),
-            Rendered::Sending(sending) => self.poll_send_now(id, sending, data),
+            Rendered::Sending(sending, responding) => {
+                self.poll_send_now(id, (sending, responding), data)
+            }
         }
     }
 
     /// Polls the sending of a response once before it creates a task, because the response may fit
     /// into the socket buffer.
     #[inline(never)]
-    fn poll_send_now(self: &Rc<Self>, id: ConnId, mut sending: SendFuture, data: Buf) -> LoopStep {
+    fn poll_send_now(
+        self: &Rc<Self>,
+        id: ConnId,
+        (mut sending, responding): (SendFuture, Responding),
+        data: Buf,
+    ) -> LoopStep {
         self.conns.set_write_timeout(id, 0);
         let polled = {
             let task_slot = self.task_slot.borrow();
@@ -410,6 +417,7 @@ impl Engine {
             Poll::Ready(Some(after)) => self.after_response(id, after, data),
             Poll::Ready(None) => LoopStep::Yield,
             Poll::Pending => {
+                self.conns.begin_to_send(id, responding);
                 let work = self.clone().finish_sending(id, sending);
                 self.make_task(id, data, work);
                 LoopStep::Yield

@@ -2,7 +2,7 @@
 
 use crate::body::Content;
 use crate::connections::ConnId;
-use crate::engine::connection::Conn;
+use crate::engine::connection::{Conn, Responding};
 use crate::engine::http1::send_response::SMALL_BYTES;
 use crate::engine::lifecycle::Engine;
 use crate::response::Response;
@@ -23,7 +23,7 @@ pub(in crate::engine) enum Rendered {
     /// The buffer holds the complete response.
     Whole(After),
     /// The future has taken the buffer, and sends it with the rest of the response.
-    Sending(SendFuture),
+    Sending(SendFuture, Responding),
 }
 
 /// Whether the request body is read while the response is sent: the handler has handed it over to
@@ -171,7 +171,12 @@ impl Engine {
                         .respond(conn, status, rendered_before, head_bytes, None);
                 }
                 let (head, content) = (std::mem::take(out), std::mem::take(&mut response.body.0));
-                return Rendered::Sending(self.sending(id, head, content, send_as));
+                let responding = match (&content, send_as) {
+                    (Content::Stream(_), SendAs::UntilClose) => Responding::UntilClose,
+                    (Content::Stream(_), _) => Responding::Stream,
+                    _ => Responding::Known,
+                };
+                return Rendered::Sending(self.sending(id, head, content, send_as), responding);
             }
         }
         if LOGS {

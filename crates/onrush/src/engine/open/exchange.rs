@@ -1,7 +1,7 @@
 //! The begin and the end of a request on its connection.
 
 use crate::connections::ConnId;
-use crate::engine::connection::Conn;
+use crate::engine::connection::{Conn, Responding};
 use crate::engine::open::{OpenConn, OpenConns};
 use onrush_proto::connection::After;
 use onrush_proto::head::Head;
@@ -57,6 +57,13 @@ impl OpenConns {
             false => (conn.machine.body_remaining()).is_some_and(|rest| received > rest),
         };
         !self.shutdown.count_request(id) || !is_behind
+    }
+
+    /// A task sends the response of the present request.
+    pub(in crate::engine) fn begin_to_send(&self, id: ConnId, responding: Responding) {
+        if let Some(mut conn) = self.open(id) {
+            conn.active().exchange.responding = responding;
+        }
     }
 
     /// Ends the present request after its response; returns what follows. Its body can no longer be

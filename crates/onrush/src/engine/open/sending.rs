@@ -10,6 +10,13 @@ use crate::metrics::TimeLimit;
 use std::io;
 
 impl OpenConns {
+    /// Whether output of a connection is queued.
+    pub(in crate::engine) fn has_unsent(&self, id: ConnId) -> bool {
+        let has_unsent =
+            |conn: OpenConn<'_>| conn.active.as_ref().is_some_and(|it| it.has_unsent());
+        self.open(id).is_some_and(has_unsent)
+    }
+
     /// Sends `out` and queues what the kernel does not accept.
     pub(in crate::engine) fn send_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<Sent> {
         let mut conn = self.open(id).ok_or_else(connection_gone)?;
