@@ -20,9 +20,10 @@ use std::mem::MaybeUninit;
 
 /// The version of HTTP that a request has.
 ///
-/// A head of HTTP/1 with any other version is refused with 505. This includes other minor versions: no version 1.x above
-/// 1.1 was ever published, so such a request comes from a probe and not from a client. Bytes other
-/// than `HTTP/`, one digit, a dot and one digit (RFC 9112 §2.3) are refused with 400.
+/// A head of HTTP/1 with any other version is refused with 505. This includes other minor versions:
+/// no version 1.x above 1.1 was ever published, so such a request comes from a probe and not from a
+/// client. Bytes other than `HTTP/`, one digit, a dot and one digit (RFC 9112 §2.3) are refused
+/// with 400.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Version {
     /// HTTP/1.0

@@ -15,6 +15,9 @@
 //! }
 //! ```
 //!
+//! An application that passes `app.into_make_service_with_connect_info::<SocketAddr>()` passes
+//! `app` here: the address of the client is there without it.
+//!
 //! In place of the listener, [`serve`] takes an [`onrush::Server`] with all of its settings:
 //! limits, time limits, workers, the driver, metrics, TLS.
 //!

@@ -45,6 +45,7 @@ impl DrainSignal {
 }
 
 /// The future of [`Request::draining`](crate::Request::draining).
+#[must_use = "a future does nothing unless it is awaited"]
 pub struct Draining {
     signal: Rc<DrainSignal>,
     id: u64,

@@ -179,6 +179,11 @@ impl<Fut: HandlerFuture<Output: IntoResponse>> Future for IntoResponseFuture<Fut
 /// assert_eq!(status_of(Router::new()), "HTTP/1.1 404");
 /// assert_eq!(status_of(per_worker(|_| hello)), "HTTP/1.1 200");
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is nothing that a server serves",
+    label = "a handler that is `Clone`, or an `onrush::Router`",
+    note = "an axum `Router`, or another tower service, is served by `onrush_tower::serve`"
+)]
 pub trait Application: Send + Sync + 'static {
     /// Creates the instance of one worker. It is called once on the thread of each worker. A panic
     /// here ends the server.

@@ -70,8 +70,7 @@ impl Error for UnrepresentableResponse {}
 
 impl IntoResponse for UnrepresentableResponse {
     fn into_response(self) -> Response {
-        crate::panic_guard::log(|| tracing::error!(error = %self, "a handler has failed"));
-        Response::internal_error()
+        Response::failure(&self)
     }
 }
 

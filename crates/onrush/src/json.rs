@@ -1,7 +1,6 @@
 //! JSON as content of requests and responses, by serde. With the feature `json`.
 
 use crate::content::ContentError;
-use crate::panic_guard;
 use crate::request::Request;
 use crate::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -47,10 +46,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
         match serde_json::to_vec(&self.0) {
             Ok(content) => Response::json(content),
-            Err(error) => {
-                panic_guard::log(|| tracing::error!(%error, "a handler has failed"));
-                Response::internal_error()
-            }
+            Err(error) => Response::failure(&error),
         }
     }
 }

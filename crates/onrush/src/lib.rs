@@ -35,6 +35,12 @@
 //!   waiting.
 //! - The [`manual`] is about moving a service here, what may wait, attacks, drivers, and tests.
 //!
+//! # Logs
+//! Events go to the crate `tracing`: mistakes of handlers and panics as errors, what a limit or a
+//! signal has ended as warnings and information, the rest for diagnosis. Without a subscriber, such
+//! as `tracing_subscriber::fmt::init()`, nothing is printed. [`AccessLog`] has a line for each
+//! request.
+//!
 //! # Features
 //! None is on by default.
 //!
@@ -69,8 +75,8 @@
 //! ```
 //!
 //! Layers inside this crate, lowest first: `accepted` · `trusted_peers` · `panic_guard` ·
-//! `pooled_buffer` · `drain` · `log` · `limits` · `running_settings` · [`body`] · [`response`] ·
-//! `tls` · `offload` · [`worker`] · `params` · `worker_set` · `watchdog` · `connections` ·
+//! `pooled_buffer` · `drain` · `log` · `limits` · `running_settings` · [`body`] · `params` ·
+//! [`response`] · `tls` · `offload` · [`worker`] · `worker_set` · `watchdog` · `connections` ·
 //! [`request`] · `http_types` · [`content`] · `forms` · `json` · `cookies` · [`selection`] ·
 //! `served_file` · [`sse`] · [`handler`] · `coroutine` · `limited` · `make` · `routes` · `route` ·
 //! `compression` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`] · [`testing`] ·

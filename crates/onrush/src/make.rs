@@ -138,6 +138,10 @@ impl fmt::Debug for Next {
 }
 
 impl Next {
+    pub(crate) fn new(service: Rc<dyn Service>) -> Next {
+        Next(service)
+    }
+
     /// The response to `request`, which the layer may have changed.
     pub async fn run(self, request: Request) -> Response {
         let (mut request, mut pending) = (Some(request), None::<Pending>);

@@ -1,5 +1,6 @@
 //! Path templates, and the parts of a path that their parameters matched.
 
+use onrush_rt::worker::WorkerContext;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
@@ -34,6 +35,11 @@ pub(crate) fn text_of(id: u32) -> Option<String> {
     let texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
     let index = id.checked_sub(UNROUTED + 1)?;
     texts.get(index as usize).cloned()
+}
+
+/// The text of the template whose handler runs on this worker, for logs.
+pub(crate) fn present_route() -> Option<String> {
+    text_of(WorkerContext::current()?.poll_monitor().tag())
 }
 
 /// A parsed template.
@@ -142,6 +148,8 @@ impl Template {
 #[derive(Debug)]
 pub(crate) struct PathTree<T> {
     literals: HashMap<String, PathTree<T>>,
+    /// The longest of these in bytes: what a client makes longer is not hashed at each node.
+    literal_bytes_max: usize,
     parameter: Option<Box<PathTree<T>>>,
     /// Of templates whose last segment is a rest.
     rest: Vec<T>,
@@ -153,6 +161,7 @@ impl<T> Default for PathTree<T> {
     fn default() -> PathTree<T> {
         PathTree {
             literals: HashMap::new(),
+            literal_bytes_max: 0,
             parameter: None,
             rest: Vec::new(),
             values: Vec::new(),
@@ -166,7 +175,10 @@ impl<T> PathTree<T> {
         let mut node = self;
         for segment in &template.segments {
             node = match segment {
-                Segment::Literal(text) => node.literals.entry(text.clone()).or_default(),
+                Segment::Literal(text) => {
+                    node.literal_bytes_max = node.literal_bytes_max.max(text.len());
+                    node.literals.entry(text.clone()).or_default()
+                }
                 Segment::Parameter(_) => node.parameter.get_or_insert_default(),
                 Segment::Rest(_) => return &mut node.rest, // It is the last one.
             };
@@ -205,7 +217,8 @@ impl<T> PathTree<T> {
                 .bytes()
                 .position(|byte| byte == b'/')
                 .unwrap_or(rest.len());
-        if let Some(node) = self.literals.get(&path[start..end])
+        if end - start <= self.literal_bytes_max
+            && let Some(node) = self.literals.get(&path[start..end])
             && let Some(found) = node.find_from(path, end, spans, take)
         {
             return Some(found);

@@ -3,11 +3,13 @@
 use crate::accepted::IntoStatus;
 use crate::body::Body;
 use crate::panic_guard;
+use crate::params;
 use bytes::Bytes;
 use onrush_proto::reject::Reject;
 use onrush_proto::response::{FieldError, FieldLines};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use std::convert::Infallible;
+use std::fmt;
 use std::io;
 
 /// A response (RFC 9110 §3.4): status code, field lines and content.
@@ -172,6 +174,15 @@ impl Response {
             .with_header("Retry-After", "1")
     }
 
+    /// 500 for an error of a handler, which is logged and not shown to the client.
+    pub(crate) fn failure(error: &dyn fmt::Display) -> Response {
+        panic_guard::log(|| {
+            let route = params::present_route();
+            tracing::error!(%error, route, "a handler has failed");
+        });
+        Response::internal_error()
+    }
+
     /// 500 for a panic in a handler or in a job of it.
     pub(crate) fn internal_error() -> Response {
         Response::text("internal server error\n").with_status(500)
@@ -242,7 +253,7 @@ impl Response {
     pub fn set_header(&mut self, name: impl AsRef<str>, value: impl AsRef<[u8]>) {
         let name = name.as_ref();
         if let Err(error) = self.try_set_header(name, value) {
-            panic!("header {name:?} was refused: {error:?}");
+            panic!("header {name:?} was refused: {error}");
         }
     }
 
@@ -594,8 +605,7 @@ impl IntoResponse for Infallible {
 /// A field of a response was refused: logged, and 500.
 impl IntoResponse for FieldError {
     fn into_response(self) -> Response {
-        panic_guard::log(|| tracing::error!(error = %self, "a handler has failed"));
-        Response::internal_error()
+        Response::failure(&self)
     }
 }
 
@@ -615,8 +625,7 @@ impl IntoResponse for io::Error {
             }
             _ => {}
         }
-        panic_guard::log(|| tracing::error!(error = %self, "a handler has failed"));
-        Response::internal_error()
+        Response::failure(&self)
     }
 }
 

@@ -60,6 +60,7 @@ use std::sync::Arc;
 /// assert_eq!(status_and_body("GET /people").0, "404");
 /// ```
 #[derive(Clone, Default)]
+#[must_use = "a server or another router takes it"]
 pub struct Router {
     routes: Vec<Route>,
     /// For paths that no template matches, with the path of the nested router that they are of.
@@ -193,8 +194,7 @@ impl Router {
 
     /// Adds the routes of `router` beneath `path`, which has no parameters. A handler gets the
     /// whole path; `/` of the router is `path` itself. The fallback of the router is for paths
-    /// beneath
-    /// `path`.
+    /// beneath `path`; without one, that of the outer router is, behind the layers of this one.
     ///
     /// # Panics
     /// If `path` does not begin with `/`, ends with `/`, or has a parameter, and as for each route.

@@ -1,6 +1,7 @@
 //! The routes of one worker: the choice of a handler for a request, and the router's own responses.
 
 use crate::handler::{Pending, Service};
+use crate::make::Next;
 use crate::params::{Params, PathTree, Template};
 use crate::request::Request;
 use crate::response::Response;
@@ -38,6 +39,8 @@ pub(crate) struct Refused {
     status: u16,
     /// For `Allow`, except with 404.
     pub(crate) allow: String,
+    /// The handler of unknown paths around a nested router, behind whose layers it runs.
+    fallback: Option<Rc<dyn Service>>,
 }
 
 impl Refused {
@@ -52,6 +55,9 @@ impl Refused {
 /// Answers a request that no handler takes, behind the layers.
 pub(crate) async fn refused(request: Request) -> Response {
     let refused = request.extension::<Refused>();
+    if let Some(fallback) = refused.and_then(|refused| refused.fallback.clone()) {
+        return Next::new(fallback).run(request).await;
+    }
     refused.map_or_else(|| Response::new(404), Refused::response)
 }
 
@@ -91,32 +97,39 @@ impl Routes {
         methods.join(", ")
     }
 
-    /// The service of the innermost nested router that has one.
+    /// The service of the innermost nested router that has one, and the path of that router.
     fn innermost<'s>(
         services: &'s [(String, Rc<dyn Service>)],
         path: &str,
-    ) -> Option<&'s Rc<dyn Service>> {
+    ) -> Option<(&'s str, &'s Rc<dyn Service>)> {
         let is_beneath = |(prefix, _): &&(String, _)| match path.strip_prefix(prefix.as_str()) {
             Some(rest) => prefix.is_empty() || rest.is_empty() || rest.starts_with('/'),
             None => false,
         };
         let found = services.iter().find(is_beneath);
-        found.map(|(_, service)| service)
+        found.map(|(prefix, service)| (&prefix[..], service))
     }
 
     /// `is_unknown`: no template matches the path.
     fn refuse(&self, request: &Request, is_unknown: bool) -> Refused {
         let is_asterisk = request.path() == "*" && request.method() == "OPTIONS";
         if is_unknown && !is_asterisk {
-            let allow = String::new();
-            return Refused { status: 404, allow };
+            return Refused {
+                status: 404,
+                allow: String::new(),
+                fallback: None,
+            };
         }
         let status = match request.method() {
             "OPTIONS" => 204,
             _ => 405,
         };
         let allow = self.allow(request.path());
-        Refused { status, allow }
+        Refused {
+            status,
+            allow,
+            fallback: None,
+        }
     }
 }
 
@@ -145,17 +158,28 @@ impl Service for Routes {
         }
         let path = request.path();
         let known = self.find(path, |_| true).map(|(entry, _)| entry);
-        let own = match known {
-            None => Routes::innermost(&self.fallbacks, path),
-            Some(_) if request.method() == "OPTIONS" => None,
-            Some(_) => Routes::innermost(&self.not_allowed, path),
+        let mut refused = self.refuse(&request, known.is_none());
+        let chosen = match known {
+            Some(entry) => {
+                let is_options = request.method() == "OPTIONS";
+                let own = Routes::innermost(&self.not_allowed, path).filter(|_| !is_options);
+                own.map(|(_, service)| service).or(entry.refusal.as_ref())
+            }
+            None => {
+                let own = Routes::innermost(&self.fallbacks, path);
+                match (own, Routes::innermost(&self.refusals, path)) {
+                    // The layers of a nested router are around the fallback that it inherits.
+                    (Some((outer, fallback)), Some((inner, layers)))
+                        if inner.len() > outer.len() =>
+                    {
+                        refused.fallback = Some(fallback.clone());
+                        Some(layers)
+                    }
+                    (own, layers) => own.or(layers).map(|(_, service)| service),
+                }
+            }
         };
-        let refused = self.refuse(&request, known.is_none());
-        let refusal = match known {
-            Some(entry) => entry.refusal.as_ref(),
-            None => Routes::innermost(&self.refusals, path),
-        };
-        match own.or(refusal) {
+        match chosen {
             Some(service) => {
                 request.set_extension(Rc::new(refused));
                 service.start(request, cx, response)

@@ -299,6 +299,7 @@ fn open_blocking(path: &Path) -> io::Result<ServedFile> {
     };
     let leads_nowhere = match error.kind() {
         io::ErrorKind::NotADirectory
+        | io::ErrorKind::TooManyLinks
         | io::ErrorKind::InvalidFilename
         | io::ErrorKind::InvalidInput => true,
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => false,

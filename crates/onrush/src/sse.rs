@@ -117,6 +117,11 @@ type End = Pin<Box<dyn Future<Output = ()>>>;
 /// graceful shutdown waits for it, so give it [`Request::draining`](crate::Request::draining). A
 /// client whose response has ended connects again; 204 tells it to stop.
 ///
+/// A sender stays on its worker. To tell the clients of all workers, keep the senders of each
+/// worker in a state of it ([`Router::with_worker_state`](crate::Router::with_worker_state)), and
+/// let a task of each worker pass on what a channel that works across threads brings, such as
+/// `tokio::sync::broadcast`, by [`EventSender::try_send`].
+///
 /// # Examples
 /// ```
 /// use onrush::sse::{Event, Sse};

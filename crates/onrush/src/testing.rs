@@ -14,13 +14,15 @@
 //! ```
 //!
 //! The application runs on a [`Simulation`] with the default limits. Time passes while it waits, so
-//! a handler that sleeps answers at once. A test about splits, time limits or several connections
-//! uses the simulation itself.
+//! a handler that sleeps answers at once. Each request has a simulation of its own, so states of a
+//! worker begin anew, and states that workers share remain. A test about splits, time limits or
+//! several connections uses the simulation itself.
 
 use crate::handler::Application;
 use crate::limits::Limits;
 use crate::sim::Simulation;
 use onrush_rt::driver::sim::Behaviour;
+use std::fmt;
 use std::time::Duration;
 
 /// What the simulated network holds, in bytes.
@@ -121,7 +123,8 @@ impl Ask {
 }
 
 /// The response to a request of a test.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Answer {
     /// The status code.
     pub status: u16,
@@ -129,6 +132,17 @@ pub struct Answer {
     pub headers: Vec<(String, String)>,
     /// The content, without its framing.
     pub body: Vec<u8>,
+}
+
+/// With the content as text.
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer")
+            .field("status", &self.status)
+            .field("headers", &self.headers)
+            .field("body", &String::from_utf8_lossy(&self.body))
+            .finish()
+    }
 }
 
 impl Answer {

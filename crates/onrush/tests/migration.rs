@@ -20,6 +20,7 @@ const WORKERS: usize = 3;
 
 fn simulation(seed: u64, behaviour: Behaviour, limits: Limits) -> Simulation {
     Simulation::builder(seed)
+        .half_close(true)
         .limits(limits)
         .network(behaviour)
         .workers(WORKERS)

@@ -355,6 +355,34 @@ fn layers_of_a_nested_router_see_what_is_answered_beneath_its_path() {
     }
 }
 
+/// Who may not enter does not learn which paths there are.
+#[test]
+fn an_inherited_fallback_is_behind_the_layers_of_the_nested_router() {
+    let deny = |_: Request, _: Next| async { Response::new(401) };
+    let mark = |request: Request, next: Next| async move {
+        next.run(request).await.with_header("X-Layer", "inner")
+    };
+    let fallback = async |_: Request| (404, "the fallback");
+    let inner = || Router::new().get("/x", describe);
+    let router = Router::new()
+        .nest("/api", inner().layer(deny))
+        .nest("/open", inner().layer(mark))
+        .fallback(fallback);
+    let mut asker = Asker::new(&router);
+    assert_eq!(asker.ask("GET", "/api/x").0, 401);
+    assert_eq!(asker.ask("GET", "/api/none").0, 401);
+    assert_eq!(asker.ask("GET", "/none").1, "the fallback");
+    assert_eq!(asker.ask("GET", "/open/none").1, "the fallback");
+    let mut sim = calm(&router, Limits::default());
+    let client = sim.connect();
+    let response = ask(
+        &mut sim,
+        &client,
+        "GET /open/none HTTP/1.1\r\nHost: t\r\n\r\n",
+    );
+    assert!(response.contains("\r\nX-Layer: inner\r\n"), "{response}");
+}
+
 /// Whichever of the two was added first.
 #[test]
 fn a_route_for_one_method_comes_before_one_for_every_method() {

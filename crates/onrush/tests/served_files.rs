@@ -273,10 +273,11 @@ fn what_is_no_regular_file_is_not_found_and_not_waited_for() {
     let _socket = UnixListener::bind(folder.path().join("socket")).unwrap();
     std::os::unix::fs::symlink("/dev/null", folder.path().join("device")).unwrap();
     std::os::unix::fs::symlink("file", folder.path().join("link")).unwrap();
+    std::os::unix::fs::symlink("circle", folder.path().join("circle")).unwrap();
     let long = "x".repeat(300);
     on_each(folder.path(), |ask| {
         let names = [
-            "folder", "fifo", "socket", "device", "missing", "file%2Fa", "a%00b",
+            "folder", "fifo", "socket", "device", "circle", "missing", "file%2Fa", "a%00b",
         ];
         for name in names.into_iter().chain([&long[..]]) {
             let response = ask(&request("GET", name, ""));

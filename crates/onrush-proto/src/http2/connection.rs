@@ -260,8 +260,8 @@ impl Connection {
     /// seconds, which need not begin at any time.
     ///
     /// # Errors
-    /// [`Fatal`]: the connection ends when the output is sent. Each further call takes all input and
-    /// returns [`Event::NeedMore`].
+    /// [`Fatal`]: the connection ends when the output is sent. Each further call takes all input
+    /// and returns [`Event::NeedMore`].
     pub fn receive(
         &mut self,
         input: &[u8],

@@ -2,14 +2,15 @@
 
 use super::{File, FileInner};
 use rustix::fs::{Mode, OFlags, open};
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
 use std::io;
 use std::path::Path;
 
 impl File {
     /// Opens an existing file for reading, wherever it is (`open(2)`), with the flags that
     /// [`OpenHow`](super::OpenHow) names. Symbolic links are followed. Blocks while the disk is
-    /// read. Fails as `open(2)` does, and with `EINVAL` for a path with a NUL.
+    /// read. Fails as `open(2)` does, with `EINVAL` for a path with a NUL, and with `TooManyLinks`
+    /// for symbolic links that lead in a circle (`ELOOP`).
     ///
     /// # Examples
     /// ```
@@ -22,7 +23,12 @@ impl File {
     /// ```
     pub fn open(path: &Path) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let fd = retry_on_intr(|| open(path, flags, Mode::empty()))?;
+        let opened = retry_on_intr(|| open(path, flags, Mode::empty()));
+        // The standard library has no stable kind for it.
+        let fd = opened.map_err(|error| match error {
+            Errno::LOOP => io::Error::new(io::ErrorKind::TooManyLinks, error),
+            error => error.into(),
+        })?;
         Ok(FileInner::Kernel(fd.into()).into())
     }
 }

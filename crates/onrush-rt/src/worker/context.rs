@@ -242,6 +242,7 @@ impl WorkerContext {
 }
 
 /// What a server waits for before it ends; see [`WorkerContext::lasting_count`].
+#[must_use = "it lasts until it is dropped"]
 pub struct Lasting(WorkerContext);
 
 impl Drop for Lasting {

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 
 /// Future of [`WorkerContext::sleep`]. May be dropped at any time.
 #[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
 pub struct Sleep {
     pub(super) context: WorkerContext,
     pub(super) deadline_ms: u64,

@@ -3,8 +3,8 @@
 //! Content is collected in pieces of at most [`PIECE_BYTES`]. When a stream has nothing more ready,
 //! what it has yielded is compressed and flushed, so a slow stream is not held back. A little is
 //! compressed by the worker at once; more goes to the offload pool, and so does a flush of much
-//! that the encoder has kept back. A pool that refuses a piece makes the response wait, as a slow
-//! client does.
+//! that the encoder has kept back. A pool that goes on refusing a piece leaves it to the worker, a
+//! little at a time.
 
 use crate::body::{Body, BoxedStream, Content, Part, Streamed};
 use crate::compression::{Coding, Encoder, Then};
@@ -37,8 +37,8 @@ const INLINE_COST: usize = 16;
 /// The maximum memory of the encoders of one worker.
 const ENCODERS_BYTES_MAX: usize = 64 << 20;
 
-/// How often a refused piece is tried again, and the time between.
-const BUSY_TRIES: u32 = 600;
+/// How often a refused piece is tried again, and the time between. Then the worker compresses it.
+const BUSY_TRIES: u32 = 10;
 const BUSY_WAIT: Duration = Duration::from_millis(50);
 
 thread_local! {
@@ -97,7 +97,7 @@ pub(super) async fn compressed(body: Body, coding: Coding, for_head: bool) -> Re
     let Ok(first) = compression.step().await else {
         return Err(body);
     };
-    compression.tries_max = BUSY_TRIES;
+    compression.has_begun = true;
     Ok(Body::stream(compression.into_stream(first.into()), None))
 }
 
@@ -110,7 +110,7 @@ fn stream(mut streamed: Streamed, coding: Coding, lease: Option<Lease>) -> Box<S
             left: length,
         };
         let mut compression = Compression::new(source, coding, length, lease);
-        compression.tries_max = BUSY_TRIES;
+        compression.has_begun = true;
         compression.into_stream(Bytes::new())
     });
     Box::new(streamed)
@@ -260,8 +260,8 @@ struct Compression {
     unflushed_bytes: usize,
     /// Whether the encoder has ended the content.
     has_ended: bool,
-    /// How often a piece is tried again that the offload pool refuses.
-    tries_max: u32,
+    /// The response cannot be sent as it is any more.
+    has_begun: bool,
     _lease: Option<Lease>,
 }
 
@@ -285,7 +285,7 @@ impl Compression {
             input_bytes: 0,
             unflushed_bytes: 0,
             has_ended: false,
-            tries_max: 0,
+            has_begun: false,
             _lease: lease,
         }
     }
@@ -362,16 +362,37 @@ impl Compression {
         let worker = WorkerHandle::current().ok_or_else(outside_of_workers)?;
         let mut tries = 0;
         loop {
-            let (encoder, pieces) = (self.encoder.clone(), pieces.clone());
-            let job = worker.offload(move || locked(&encoder, &pieces, then));
+            let (encoder, input) = (self.encoder.clone(), pieces.clone());
+            let job = worker.offload(move || locked(&encoder, &input, then));
             match job.await {
                 Ok(encoded) => return encoded,
                 Err(OffloadError::Panicked) => return Err(io::Error::other("it panicked")),
-                Err(_) if tries < self.tries_max => tries += 1,
-                Err(error) => return Err(io::Error::other(error)),
+                Err(error) if !self.has_begun => return Err(io::Error::other(error)),
+                Err(_) if tries < BUSY_TRIES => tries += 1,
+                Err(_) => return self.encode_here(&worker, pieces, then).await,
             }
             worker.sleep(BUSY_WAIT).await;
         }
+    }
+
+    /// Compresses on the worker, which does something else between two parts.
+    async fn encode_here(
+        &self,
+        worker: &WorkerHandle,
+        pieces: Vec<Bytes>,
+        then: Then,
+    ) -> io::Result<Vec<u8>> {
+        let mut encoded = Vec::new();
+        for mut piece in pieces {
+            while !piece.is_empty() {
+                let part = piece.split_to(piece.len().min(INLINE_BYTES));
+                coop::spend(part.len() * INLINE_COST);
+                encoded.extend(locked(&self.encoder, &[part], Then::Continue)?);
+                worker.yield_now().await;
+            }
+        }
+        encoded.extend(locked(&self.encoder, &[], then)?);
+        Ok(encoded)
     }
 
     /// The compressed content: `first`, and what follows.

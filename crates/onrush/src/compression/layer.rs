@@ -4,6 +4,7 @@ use crate::compression::{Accepted, Coding, content, is_compressible};
 use crate::make::Next;
 use crate::request::Request;
 use crate::response::Response;
+use onrush_proto::etag::{self, EntityTag, Tags};
 use onrush_proto::token;
 
 /// Shorter content is not compressed: with its head it fits into one or two packets anyway.
@@ -38,17 +39,26 @@ const BYTES_MIN: u64 = 1024;
 pub async fn compress(request: Request, next: Next) -> Response {
     let accepted = Accepted::of(&request);
     let for_head = request.method() == "HEAD";
+    let known: Vec<Vec<u8>> = (request.header_values("If-None-Match"))
+        .map(<[u8]>::to_vec)
+        .collect();
     let mut response = next.run(request).await;
-    if response.status() == 304 {
-        // The fields are those that a 200 would have (RFC 9110 §15.4.5).
-        if is_unchanged_by_rule(&response) {
+    match response.status() {
+        // The fields are those that a 200 would have (RFC 9110 §15.4.5), and whether that would be
+        // compressed is not known any more: the client's tag says which one it has.
+        304 => {
+            if is_unchanged_by_rule(&response) {
+                return response;
+            }
+            add_vary(&mut response);
+            if best(accepted).is_some() && !names_tag(&known, &response) {
+                weaken_tag(&mut response);
+            }
             return response;
         }
-        add_vary(&mut response);
-        if best(accepted).is_some() {
-            weaken_tag(&mut response);
-        }
-        return response;
+        // Also of a part (RFC 9110 §15.3.7).
+        206 if response.header("Content-Encoding").is_none() => add_vary(&mut response),
+        _ => {}
     }
     if !is_worth_it(&response) {
         return response;
@@ -115,6 +125,17 @@ fn add_vary(response: &mut Response) {
         let added = response.append_header("Vary", "Accept-Encoding");
         added.expect("a name and a value");
     }
+}
+
+/// Whether values of `If-None-Match` have the tag of a response as it is.
+fn names_tag(known: &[Vec<u8>], response: &Response) -> bool {
+    let Some(tag) = response.header("ETag").and_then(EntityTag::parse) else {
+        return false;
+    };
+    known.iter().any(|value| match etag::tags(value) {
+        Tags::Any => false,
+        Tags::List(mut list) => list.any(|it| it.is_ok_and(|it| it.matches_strongly(&tag))),
+    })
 }
 
 /// The bytes in a coding are not those that a strong tag stands for (RFC 9110 §8.8.3.3).

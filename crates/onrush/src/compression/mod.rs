@@ -28,8 +28,8 @@
 //!
 //! **CPU time.** A worker compresses up to 8 KiB at once; more is a job of the
 //! [offload](crate::offload()) pool in pieces of 64 KiB. Content that is not a stream is sent as it
-//! is if the pool refuses its first piece. A later piece, and every piece of a stream, waits up to
-//! 30 s for the pool; then the connection is reset.
+//! is if the pool refuses its first piece. A later piece, and every piece of a stream, waits half a
+//! second for the pool; then the worker compresses it, 8 KiB at a time between other work.
 //!
 //! [`Accepted`] and [`Encoder`] are the parts, for handlers that compress by rules of their own.
 //!

@@ -18,6 +18,7 @@ use crate::handler::Service;
 use crate::log::{AccessLog, EntryWindow};
 use crate::metrics::{CloseReason, Counter, Counters, Kind as _, Metrics};
 use crate::panic_guard;
+use crate::params;
 use crate::request::RequestPool;
 use crate::response::Response;
 use crate::running_settings::RunningSettings;
@@ -439,7 +440,10 @@ pub(super) fn guarded<T>(counters: &Counters, call: impl FnOnce() -> T) -> Optio
     let value = panic_guard::catch(call);
     if value.is_none() {
         count(&counters.panicked);
-        panic_guard::log(|| tracing::error!("a handler panicked"));
+        panic_guard::log(|| {
+            let route = params::present_route();
+            tracing::error!(route, "a handler panicked");
+        });
     }
     value
 }

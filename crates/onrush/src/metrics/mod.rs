@@ -32,8 +32,8 @@ use crate::worker_set::WorkerLoad;
 use cell::{DURATION_BUCKETS, HistogramSnapshot, SIZE_BUCKETS, duration_bounds, size_bounds};
 #[cfg(feature = "tls")]
 use certificates::Certificates;
-use onrush_coroutine::{StackCounters, counters as stack_counters};
 #[cfg(feature = "coroutine")]
+use onrush_coroutine::{StackCounters, counters as stack_counters};
 use onrush_proto::head::Version;
 use onrush_rt::offload::StatsHandle;
 use onrush_rt::worker::WorkerContext;

@@ -13,7 +13,8 @@ use std::task::{Context, Poll};
 /// control: the server receives only a bounded part ahead.
 ///
 /// # Errors
-/// - `UnexpectedEof`: the connection ended or was reset before the end of the body.
+/// - `UnexpectedEof`: the client ended its side before the end of the body. If it resets the
+///   connection, the handler is dropped while it waits.
 /// - `TimedOut`: the client paused for longer than `Limits::body_timeout`, or its rate was below
 ///   `Limits::rate_bytes_per_s_min`.
 /// - `InvalidData`: the framing is invalid (RFC 9112 §7.1), or a limit on it is exceeded.

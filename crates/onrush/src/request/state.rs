@@ -17,6 +17,9 @@ impl Request {
     /// [`Router::with_state`](crate::Router::with_state), or the one that this worker has made by
     /// [`Router::with_worker_state`](crate::Router::with_worker_state).
     ///
+    /// The reference borrows the request. To use the state while the body is read, clone what is
+    /// needed first, such as an `Arc` in it.
+    ///
     /// # Panics
     /// If the router has no state of this type: a mistake in the program. The client gets 500.
     #[track_caller]

@@ -73,6 +73,7 @@ use worker_thread::WorkerThread;
 /// }
 /// ```
 #[derive(Debug)]
+#[must_use = "nothing is served before `serve` or `start`"]
 pub struct Server {
     addresses: Vec<String>,
     plain_addresses: Vec<String>,
@@ -366,8 +367,8 @@ impl Server {
     /// something is sent to it. So by default, the handler, or the response that is being made, is
     /// dropped as soon as the client has gone, and responses that wait for long hold nothing for
     /// nobody. Content in memory and files that are being sent are sent to their end: the client
-    /// may still read. With `true` they go on until something is sent in vain: for clients such as `nc -N`,
-    /// and for handlers that must complete what was asked for.
+    /// may still read. With `true` they go on until something is sent in vain: for clients such as
+    /// `nc -N`, and for handlers that must complete what was asked for.
     ///
     /// # Examples
     /// ```no_run
@@ -389,7 +390,8 @@ impl Server {
 
     /// SIGTERM and SIGINT (Ctrl-C) end the server, and [`Server::serve`] returns `Ok`: as
     /// [`Handle::shutdown`], for at most `timeout`, which sets [`Server::drain_timeout`]. A second
-    /// signal ends it at once. Afterwards the signals end the process again, as by default.
+    /// signal ends it at once. What ends the process from outside should wait longer: Kubernetes
+    /// waits for 30 s by default. Afterwards the signals end the process again, as by default.
     /// Default: the signals end the process, and requests in progress are lost.
     ///
     /// With [`Server::start`], the signals do so until [`Running::wait`] returns or the [`Running`]

@@ -67,8 +67,14 @@ impl EndBySignal {
         thread.spawn(move || {
             for _ in signals.forever() {
                 match server.is_ending() {
-                    false => server.shutdown(),
-                    true => server.shutdown_now(),
+                    false => {
+                        tracing::info!("a signal arrived: no more connections are accepted");
+                        server.shutdown();
+                    }
+                    true => {
+                        tracing::warn!("another signal arrived: requests in progress are lost");
+                        server.shutdown_now();
+                    }
                 }
             }
         })?;
