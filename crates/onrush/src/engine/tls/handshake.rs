@@ -6,11 +6,11 @@
 //! handshakes are in progress on a worker. A further one ends the oldest.
 
 use crate::connections::ConnId;
-use crate::engine::connection::Conn;
 use crate::engine::connection::tls_connection::{
     HANDSHAKE_STATE_BYTES, HandshakePlace, Next, NoMemory, Processed, SessionReservation, Tls,
 };
 use crate::engine::connection::transport::Transport;
+use crate::engine::connection::{Conn, Responding};
 use crate::engine::lifecycle::Engine;
 use crate::engine::shared::handshakes::HANDSHAKES_PER_ITERATION;
 use crate::log::Outcome;
@@ -375,7 +375,13 @@ impl Engine {
     pub(in crate::engine) fn close_tls(&self, conn: &mut Conn, reason: CloseReason) {
         let handshaking = conn.state.is_handshaking();
         // A client that receives `close_notify` treats what it has received as complete.
-        let is_cut = conn.state.phase().has_request() && reason != CloseReason::Complete;
+        let has_begun = (conn.active.as_ref())
+            .is_none_or(|active| active.exchange.responding != Responding::NotYet);
+        let is_cut = match reason {
+            CloseReason::Complete => false,
+            CloseReason::Client => conn.state.phase().has_request() && has_begun,
+            _ => conn.state.phase().has_request(),
+        };
         let Transport::Tls(tls) = &conn.transport else {
             return;
         };
