@@ -30,7 +30,8 @@ const OWN_FIELDS: [&str; 4] = ["Accept-Ranges", "Content-Range", "ETag", "Last-M
 /// Size, times and entity tag are those of the moment when it was opened, so open it for each
 /// request, unless nothing writes to it. Replace a file by renaming another one to its name: who
 /// writes to a file that is being sent mixes its old and its new content. If it becomes shorter,
-/// the connection is reset, so the client sees that the response is incomplete.
+/// the connection is reset, so the client sees that the response is incomplete. The files of
+/// `/proc` and `/sys` have no size that is true, so they are sent empty or cut; read them instead.
 ///
 /// Do not join a folder and a name that a client has sent: `..`, absolute paths and symbolic links
 /// lead out of the folder. For folders there is the handler `Files` of the crate `onrush-files`.
