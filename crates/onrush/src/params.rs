@@ -237,19 +237,6 @@ impl<T> PathTree<T> {
         }
         found
     }
-
-    /// Changes the values of each template.
-    pub(crate) fn for_each_mut(&mut self, change: &mut impl FnMut(&mut Vec<T>)) {
-        change(&mut self.rest);
-        change(&mut self.values);
-        for node in self
-            .literals
-            .values_mut()
-            .chain(self.parameter.as_deref_mut())
-        {
-            node.for_each_mut(change);
-        }
-    }
 }
 
 /// The selected route, and the ranges of its parameters in the path.

@@ -502,7 +502,15 @@ impl Router {
     fn instantiate_on(&self, making: &Making<'_>) -> Rc<dyn Service> {
         let mut literal: HashMap<String, Vec<RouteEntry>> = HashMap::new();
         let mut patterns = PathTree::default();
-        for route in &self.routes {
+        // A route for HEAD comes before a route for GET, which serves HEAD only in its absence, and
+        // one for every method behind those for single ones.
+        let mut routes: Vec<&Route> = self.routes.iter().collect();
+        routes.sort_by_key(|route| match route.method.as_deref() {
+            Some("HEAD") => 0,
+            Some(_) => 1,
+            None => 2,
+        });
+        for route in routes {
             let entry = RouteEntry {
                 method: route.method.clone(),
                 // Each worker has a copy, so that workers do not share a reference count.
@@ -515,17 +523,6 @@ impl Router {
                 false => patterns.values_of(&route.template),
             };
             entries.push(entry);
-        }
-        // A route for HEAD comes before a route for GET, which serves HEAD only in its absence, and
-        // one for every method behind those for single ones.
-        let stands_in = |entry: &RouteEntry| match entry.method.as_deref() {
-            Some("HEAD") => 0,
-            Some(_) => 1,
-            None => 2,
-        };
-        patterns.for_each_mut(&mut |entries: &mut Vec<RouteEntry>| entries.sort_by_key(stands_in));
-        for entries in literal.values_mut() {
-            entries.sort_by_key(stands_in);
         }
         let methods = self.routes.iter().filter_map(|route| route.method.clone());
         let by_prefix = |makes: &[(String, Arc<dyn Make>)]| {

@@ -140,14 +140,16 @@ impl Service for Routes {
         cx: &mut Context<'_>,
         response: &mut Option<Response>,
     ) -> Option<Pending> {
+        // The first route of the path, whatever its method.
+        let mut known = None;
         let chosen = {
             let (path, method) = (request.path(), request.method());
             let get = if method == "HEAD" { "GET" } else { method };
-            let takes = |e: &RouteEntry| {
+            self.find(path, |entry| {
+                known.get_or_insert(entry);
                 let is_it = |own: &str| own == method || own == get;
-                e.method.as_deref().is_none_or(is_it)
-            };
-            self.find(path, takes)
+                entry.method.as_deref().is_none_or(is_it)
+            })
         };
         if let Some((entry, spans)) = chosen {
             request.set_params(Params {
@@ -157,7 +159,6 @@ impl Service for Routes {
             return entry.service.start(request, cx, response);
         }
         let path = request.path();
-        let known = self.find(path, |_| true).map(|(entry, _)| entry);
         let mut refused = self.refuse(&request, known.is_none());
         let chosen = match known {
             Some(entry) => {
