@@ -44,6 +44,11 @@ impl Channel {
         !self.queue.is_empty() && self.queued_bytes >= self.bytes_max
     }
 
+    /// Whether a sender waits until the receiver has taken something.
+    fn makes_wait(&self) -> bool {
+        self.is_full() && !self.receiver_gone
+    }
+
     fn push(&mut self, bytes: Bytes) -> Option<Waker> {
         if !bytes.is_empty() {
             self.queued_bytes += counted(&bytes);
@@ -165,22 +170,16 @@ impl BodySender {
         let mut bytes = Some(bytes.into());
         poll_fn(|cx| {
             ready!(coop::poll_operation(cx)); // Errors count: some callers continue after one.
-            let waker = user::clone_waker(cx.waker());
-            let _replaced; // Dropping a waker runs user code, so it waits for the borrow to end.
+            // Cloning a waker runs user code, so nothing is borrowed.
+            let waker = (self.0.borrow().makes_wait()).then(|| user::clone_waker(cx.waker()));
+            let _replaced; // Dropping one does, too.
             let mut channel = self.0.borrow_mut();
-            if channel.receiver_gone {
-                return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
-            }
-            if channel.is_full() {
-                _replaced = channel.sender.replace(waker);
+            if channel.makes_wait() {
+                _replaced = std::mem::replace(&mut channel.sender, waker);
                 return Poll::Pending;
             }
-            let waker = bytes.take().and_then(|bytes| channel.push(bytes));
             drop(channel);
-            if let Some(waker) = waker {
-                user::wake(waker);
-            }
-            Poll::Ready(Ok(()))
+            Poll::Ready(self.try_send(bytes.take().unwrap_or_default()))
         })
         .await
     }
