@@ -92,7 +92,8 @@ impl Connection {
             (_, ContentLength::Known(bytes)) => Some(bytes),
         };
         if let Some(bytes) = length {
-            let text = itoa::Buffer::new().format(bytes).to_owned();
+            let mut digits = itoa::Buffer::new();
+            let text = digits.format(bytes);
             self.encoder
                 .field(b"content-length", text.as_bytes(), Indexing::Once, out);
         }
@@ -218,7 +219,8 @@ impl Connection {
 
     fn status(&mut self, status: u16, out: &mut Vec<u8>) {
         self.encoder.begin(out);
-        let text = itoa::Buffer::new().format(status).to_owned();
+        let mut digits = itoa::Buffer::new();
+        let text = digits.format(status);
         self.encoder
             .field(b":status", text.as_bytes(), Indexing::Added, out);
     }

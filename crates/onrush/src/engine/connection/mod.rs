@@ -129,6 +129,7 @@ pub(crate) enum Responding {
 pub(crate) struct Exchange {
     /// The task of the handler, or the one that sends its response. Dropping it cancels it.
     pub(crate) task: Option<TaskHandle>,
+    /// What that task sends.
     pub(crate) responding: Responding,
     /// The waker of the task that waits for body bytes.
     pub(crate) reader: Option<Waker>,

@@ -393,7 +393,7 @@ impl Engine {
             Rendered::Gone => LoopStep::Yield,
             Rendered::Whole(after) => self.after_response(id, after, data),
             Rendered::Sending(sending, responding) => {
-                self.poll_send_now(id, (sending, responding), data)
+                self.poll_send_now(id, sending, responding, data)
             }
         }
     }
@@ -404,7 +404,8 @@ impl Engine {
     fn poll_send_now(
         self: &Rc<Self>,
         id: ConnId,
-        (mut sending, responding): (SendFuture, Responding),
+        mut sending: SendFuture,
+        responding: Responding,
         data: Buf,
     ) -> LoopStep {
         self.conns.set_write_timeout(id, 0);

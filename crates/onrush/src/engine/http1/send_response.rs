@@ -236,7 +236,7 @@ impl ResponseSender<'_> {
             //
             // The response is complete with its last byte: a producer that goes on waiting behind
             // it does not keep the next response back. One that goes on at once breaks its promise.
-            let is_complete = left == 0 && send_as != SendAs::Chunked;
+            let is_complete = left == 0;
             let polled = poll_fn(|cx| {
                 if coop::is_exhausted() && pending.len() > CHUNK_END.len() {
                     return Poll::Ready(None);
