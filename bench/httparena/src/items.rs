@@ -2,6 +2,7 @@
 //! request.
 
 use crate::{Refused, coding, number};
+use onrush::compression::{Accepted, Coding};
 use onrush::{Request, Response};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -83,7 +84,7 @@ pub(crate) async fn first(request: Request) -> Result<Response, Refused> {
     let multiplier = number(&request, "m")?.unwrap_or(1);
     let page = request.state::<Items>().first(count, multiplier);
     let page = page.ok_or(Refused::Invalid("a total is too large\n"))?;
-    let response = match coding::accepts_gzip(&request) {
+    let response = match Accepted::of(&request).contains(Coding::Gzip) {
         true => Response::json(coding::gzip(&page)?).with_header("Content-Encoding", "gzip"),
         false => Response::json(serde_json::to_vec(&page).map_err(io::Error::from)?),
     };
