@@ -1,6 +1,8 @@
 //! Files as responses with conditions and ranges (`ServedFile`).
 
-use crate::common::{content, drivers, pattern, plain, serve, text, watchdog};
+use crate::common::{
+    check_shrinking_file, content, drivers, pattern, plain, serve, text, watchdog,
+};
 use onrush::{Limits, Request, Response, Router, ServedFile, sim::Simulation};
 use std::fs;
 use std::io::{self, Read, Write};
@@ -331,16 +333,7 @@ fn a_served_file_that_shrinks_meanwhile_resets_the_connection() {
     for driver in drivers() {
         resize(LARGE);
         let server = serve(driver, application(folder.path().to_owned()));
-        let mut stream = server.connect();
-        stream.write_all(ask.as_bytes()).unwrap();
-        stream.read_exact(&mut [0; 10]).unwrap();
-        resize(100_000);
-        let mut rest = Vec::new();
-        let ended = stream.read_to_end(&mut rest);
-        assert!((rest.len() as u64) < LARGE);
-        let kind = ended.expect_err("an incomplete response").kind();
-        assert_eq!(kind, io::ErrorKind::ConnectionReset, "{driver:?}");
-        assert!(server.get("/hello").ends_with(b"hello"));
+        check_shrinking_file(&server, &ask, LARGE, || resize(100_000));
     }
     resize(LARGE);
     let app = application(folder.path().to_owned());

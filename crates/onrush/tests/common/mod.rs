@@ -113,6 +113,21 @@ pub fn serve(driver: DriverPreference, application: impl Application) -> Served 
     serve_with(driver, application, |server| server)
 }
 
+/// Asks `server` for a file of `bytes` bytes, which `shrink` makes shorter while it is sent: the
+/// client sees that the response is incomplete, and others are served.
+pub fn check_shrinking_file(server: &Served, request: &str, bytes: u64, shrink: impl FnOnce()) {
+    let mut stream = server.connect();
+    stream.write_all(request.as_bytes()).unwrap();
+    stream.read_exact(&mut [0; 10]).unwrap();
+    shrink();
+    let mut rest = Vec::new();
+    let ended = stream.read_to_end(&mut rest);
+    assert!((rest.len() as u64) < bytes);
+    let kind = ended.expect_err("an incomplete response").kind();
+    assert_eq!(kind, io::ErrorKind::ConnectionReset);
+    assert!(server.get("/hello").ends_with(b"hello"));
+}
+
 impl Served {
     pub fn running(&self) -> &Running {
         self.running.as_ref().expect("present until dropped")
