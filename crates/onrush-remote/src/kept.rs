@@ -19,7 +19,7 @@ use bytes::Bytes;
 use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutOptions, PutPayload};
-use onrush_store::{Kept, Key, Result, StoreError};
+use onrush_store::{Key, PartialUpload, Result, StoreError};
 use std::fmt::Write;
 use tokio::time::Instant;
 
@@ -46,9 +46,9 @@ pub(crate) struct KeptState {
     pub(crate) parts: Option<SavedParts>,
 }
 
-/// Where the state of an upload is: see [`Kept::place`].
+/// Where the state of an upload is: see [`PartialUpload::place`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeptAt {
+pub(crate) struct PartialAt {
     /// The name of the object; `None` if there are no bytes.
     pub(crate) name: Option<String>,
     /// How many bytes follow the lines of the object.
@@ -60,9 +60,9 @@ pub(crate) struct KeptAt {
     owner: String,
 }
 
-impl KeptAt {
-    pub(crate) fn new(name: Option<String>, rest: u64) -> KeptAt {
-        KeptAt {
+impl PartialAt {
+    pub(crate) fn new(name: Option<String>, rest: u64) -> PartialAt {
+        PartialAt {
             name,
             rest,
             mark: unique(),
@@ -81,7 +81,7 @@ impl KeptAt {
     }
 
     /// Fails with [`StoreError::NotFound`] if it is the place of another store.
-    pub(crate) fn parse(kept: &Kept) -> Result<KeptAt> {
+    pub(crate) fn parse(kept: &PartialUpload) -> Result<PartialAt> {
         let parse = || {
             let text = std::str::from_utf8(&kept.place).ok()?;
             let [name, rest, owner] = text.split(' ').collect::<Vec<_>>()[..] else {
@@ -89,7 +89,7 @@ impl KeptAt {
             };
             // A place of an earlier build has only an owner, which becomes the mark.
             let (mark, owner) = owner.split_once('.').unwrap_or((owner, ""));
-            Some(KeptAt {
+            Some(PartialAt {
                 name: (name != "-").then(|| name.to_owned()),
                 rest: rest.parse().ok()?,
                 mark: mark.to_owned(),
@@ -176,11 +176,11 @@ impl KeptState {
         service: &Service,
         until: Instant,
         rest: Bytes,
-    ) -> Result<KeptAt> {
+    ) -> Result<PartialAt> {
         let upload = self.parts.as_ref().map(|parts| name_of_upload(&parts.id));
         let name = format!("{}.{}", upload.as_deref().unwrap_or(NO_PARTS), unique());
         let (client, path) = (service.client.clone(), path_of(service, &name)?);
-        let mut place = KeptAt::new(Some(name), rest.len() as u64);
+        let mut place = PartialAt::new(Some(name), rest.len() as u64);
         if let Some(parts) = &self.parts {
             place.mark.clone_from(&parts.mark);
         }
@@ -332,33 +332,37 @@ mod tests {
     #[test]
     fn places_have_an_owner() {
         for name in [None, Some("new.1".to_owned())] {
-            let mut place = KeptAt::new(name, 7);
-            let kept = |place: &KeptAt| Kept {
+            let mut place = PartialAt::new(name, 7);
+            let kept = |place: &PartialAt| PartialUpload {
                 bytes: 9,
                 place: place.to_bytes(),
             };
             let first = kept(&place);
-            assert_eq!(KeptAt::parse(&first), Ok(place.clone()));
+            assert_eq!(PartialAt::parse(&first), Ok(place.clone()));
             place.take_over();
             assert_ne!(kept(&place), first);
             assert_eq!(
-                KeptAt::parse(&first).map(|first| first.mark),
+                PartialAt::parse(&first).map(|first| first.mark),
                 Ok(place.mark)
             );
         }
-        let old = Kept {
+        let old = PartialUpload {
             bytes: 9,
             place: b"new.1 7 0123".to_vec(),
         };
-        let mut place = KeptAt::parse(&old).expect("a place without a mark");
+        let mut place = PartialAt::parse(&old).expect("a place without a mark");
         place.take_over();
         assert_eq!(place.mark, "0123");
         for wrong in ["", "a", "a b c", "a 1", "a/12/c5/100"] {
-            let kept = Kept {
+            let kept = PartialUpload {
                 bytes: 1,
                 place: wrong.into(),
             };
-            assert_eq!(KeptAt::parse(&kept), Err(StoreError::NotFound), "{wrong}");
+            assert_eq!(
+                PartialAt::parse(&kept),
+                Err(StoreError::NotFound),
+                "{wrong}"
+            );
         }
     }
 

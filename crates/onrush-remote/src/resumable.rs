@@ -8,7 +8,7 @@
 
 use crate::features::check_metadata;
 use crate::fields::with_metadata;
-use crate::kept::{self, KeptAt, KeptState};
+use crate::kept::{self, KeptState, PartialAt};
 use crate::multipart::{FoundMultipart, Parts, find};
 use crate::part_buffer::{PartBuffer, check_size, part_bytes_at};
 use crate::properties::properties;
@@ -18,7 +18,9 @@ use crate::transfer;
 use crate::upload::{RemoteUpload, new_meta};
 use bytes::Bytes;
 use object_store::path::Path;
-use onrush_store::{Committed, Condition, Kept, LocalFuture, Result, StoreError, Upload, Wanted};
+use onrush_store::{
+    Committed, Condition, LocalFuture, PartialUpload, Result, StoreError, Upload, Wanted,
+};
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
@@ -32,7 +34,7 @@ pub(crate) struct ResumableUpload {
     written_bytes: u64,
     buffer: PartBuffer,
     /// What was kept, and how many bytes that are.
-    kept: Option<(KeptAt, u64)>,
+    kept: Option<(PartialAt, u64)>,
     /// Whether what was kept has a multipart upload without a part, which this one does not use.
     has_unused_parts: bool,
     failed: bool,
@@ -66,9 +68,9 @@ impl ResumableUpload {
         service: &Arc<Service>,
         path: Path,
         condition: Condition,
-        kept: &Kept,
+        kept: &PartialUpload,
     ) -> Result<ResumableUpload> {
-        let mut place = KeptAt::parse(kept)?;
+        let mut place = PartialAt::parse(kept)?;
         let mut upload = ResumableUpload::begin(service, path, condition, Some(kept.bytes))?;
         upload.written_bytes = kept.bytes;
         if let Some(name) = &place.name {
@@ -123,14 +125,14 @@ impl ResumableUpload {
         Ok(buf)
     }
 
-    async fn keep_now(&mut self) -> Result<Kept> {
+    async fn keep_now(&mut self) -> Result<PartialUpload> {
         if std::mem::replace(&mut self.failed, true) {
             return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
         }
-        let is_kept = |kept: &(KeptAt, u64)| kept.1 == self.written_bytes;
+        let is_kept = |kept: &(PartialAt, u64)| kept.1 == self.written_bytes;
         if !self.kept.as_ref().is_some_and(is_kept) {
             let place = match self.written_bytes {
-                0 => KeptAt::new(None, 0),
+                0 => PartialAt::new(None, 0),
                 _ => self.store_state().await?,
             };
             self.kept = Some((place, self.written_bytes));
@@ -144,7 +146,7 @@ impl ResumableUpload {
     /// Without a condition, the multipart upload begins here at the latest, also for few bytes. The
     /// service completes it once: an attempt after one whose response was lost cannot replace what
     /// another client has stored meanwhile. A PUT that is repeated could.
-    async fn store_state(&mut self) -> Result<KeptAt> {
+    async fn store_state(&mut self) -> Result<PartialAt> {
         let until = self.service.limit();
         if self.condition.is_none() && self.buffer.parts.is_none() {
             self.buffer.parts = Some(self.begin_parts(until).await?);
@@ -175,9 +177,9 @@ impl ResumableUpload {
         Ok(place)
     }
 
-    fn kept(&self) -> Option<Kept> {
+    fn kept(&self) -> Option<PartialUpload> {
         let (place, bytes) = self.kept.as_ref()?;
-        Some(Kept {
+        Some(PartialUpload {
             bytes: *bytes,
             place: place.to_bytes(),
         })
@@ -200,7 +202,7 @@ impl ResumableUpload {
             true => self.complete().await?,
             false => self.put().await?,
         };
-        if let Some((KeptAt { name, .. }, _)) = &self.kept
+        if let Some((PartialAt { name, .. }, _)) = &self.kept
             && let Some(name) = name
         {
             // What is left is removed by its age.
@@ -353,11 +355,11 @@ impl Upload for ResumableUpload {
         self.written_bytes
     }
 
-    fn keep(&mut self) -> LocalFuture<'_, Result<Kept>> {
+    fn keep(&mut self) -> LocalFuture<'_, Result<PartialUpload>> {
         Box::pin(self.keep_now())
     }
 
-    fn take_over(&mut self) -> Option<Kept> {
+    fn take_over(&mut self) -> Option<PartialUpload> {
         self.kept.as_mut()?.0.take_over();
         self.kept()
     }

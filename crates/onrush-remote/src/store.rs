@@ -3,7 +3,7 @@
 use crate::conditions;
 use crate::credentials;
 use crate::features::features;
-use crate::kept::{self, KeptAt};
+use crate::kept::{self, PartialAt};
 use crate::kept_sweep::discard_older;
 use crate::listing::{is_folder, list};
 use crate::location::Location;
@@ -18,8 +18,8 @@ use object_store::ObjectStoreExt;
 use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
 use onrush_store::{
-    Condition, Features, Kept, Key, Kind, ListHow, LocalFuture, Meta, Object, Page, Result,
-    ResumableUploads, Store, StoreError, Upload, Wanted,
+    Condition, Features, Key, Kind, ListHow, LocalFuture, Meta, Object, Page, PartialUpload,
+    Result, ResumableUploads, Store, StoreError, Upload, Wanted,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -271,7 +271,7 @@ impl ResumableUploads for RemoteStore {
         &'a self,
         key: &'a Key,
         condition: Condition,
-        kept: &'a Kept,
+        kept: &'a PartialUpload,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
         Box::pin(async move {
             let path = self.resumable_path(key).await?;
@@ -280,9 +280,13 @@ impl ResumableUploads for RemoteStore {
         })
     }
 
-    fn discard_replaced<'a>(&'a self, old: &'a Kept, new: &'a Kept) -> LocalFuture<'a, ()> {
+    fn discard_replaced<'a>(
+        &'a self,
+        old: &'a PartialUpload,
+        new: &'a PartialUpload,
+    ) -> LocalFuture<'a, ()> {
         Box::pin(async move {
-            let name = |kept| KeptAt::parse(kept).ok()?.name;
+            let name = |kept| PartialAt::parse(kept).ok()?.name;
             if let Some(old) = name(old).filter(|old| name(new).as_ref() != Some(old)) {
                 let _ = kept::remove(&self.service, self.service.limit(), &old).await;
             }
@@ -292,10 +296,10 @@ impl ResumableUploads for RemoteStore {
     fn published<'a>(
         &'a self,
         key: &'a Key,
-        kept: &'a Kept,
+        kept: &'a PartialUpload,
     ) -> LocalFuture<'a, Result<Option<u64>>> {
         Box::pin(async move {
-            let Ok(place) = KeptAt::parse(kept) else {
+            let Ok(place) = PartialAt::parse(kept) else {
                 return Ok(None);
             };
             let (path, until) = (self.service.path(key)?, self.service.limit());
@@ -305,10 +309,10 @@ impl ResumableUploads for RemoteStore {
         })
     }
 
-    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
+    fn is_kept<'a>(&'a self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<bool>> {
         Box::pin(async move {
-            match KeptAt::parse(kept) {
-                Ok(KeptAt {
+            match PartialAt::parse(kept) {
+                Ok(PartialAt {
                     name: Some(name), ..
                 }) => kept::is_there(&self.service, self.service.limit(), &name).await,
                 _ => Ok(true),
@@ -316,10 +320,10 @@ impl ResumableUploads for RemoteStore {
         })
     }
 
-    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+    fn discard<'a>(&'a self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<()>> {
         Box::pin(async move {
-            match KeptAt::parse(kept) {
-                Ok(KeptAt {
+            match PartialAt::parse(kept) {
+                Ok(PartialAt {
                     name: Some(name), ..
                 }) => kept::discard(&self.service, self.service.limit(), &name).await,
                 _ => Ok(()),

@@ -2,7 +2,7 @@
 
 use crate::common::read_all;
 use onrush_remote::RemoteStore;
-use onrush_store::{Condition, Kept, Key, Kind, Result, ResumableUploads, Store, Upload};
+use onrush_store::{Condition, Key, Kind, PartialUpload, Result, ResumableUploads, Store, Upload};
 use std::ops::Range;
 use testing_s3::Bucket;
 
@@ -26,7 +26,7 @@ pub(crate) async fn begin(store: &RemoteStore, condition: Condition) -> Box<dyn 
 pub(crate) async fn resume(
     store: &RemoteStore,
     condition: Condition,
-    kept: &Kept,
+    kept: &PartialUpload,
 ) -> Result<Box<dyn Upload>> {
     let mut upload = store.resume(&key(), condition, kept).await?;
     upload.set_metadata(METADATA.to_vec()).expect("few bytes");

@@ -1,5 +1,6 @@
 //! Uploads that continue: on another server, after a server has ended at any step, and of two
-//! servers at once. The caller of the store is the test: what it has recorded is a [`Kept`].
+//! servers at once. The caller of the store is the test: what it has recorded is a
+//! [`PartialUpload`].
 
 use crate::common::{block_on, read_all};
 use crate::continued::{MIB, SIZE, assert_content, begin, delete, key, leftovers, resume, write};

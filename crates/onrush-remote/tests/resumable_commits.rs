@@ -3,7 +3,7 @@
 use crate::common::block_on;
 use crate::continued::{MIB, SIZE, assert_content, begin, delete, key, leftovers, resume, write};
 use onrush_remote::RemoteStore;
-use onrush_store::{Condition, Kept, ResumableUploads, Store, StoreError};
+use onrush_store::{Condition, PartialUpload, ResumableUploads, Store, StoreError};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use testing::body;
@@ -21,7 +21,7 @@ async fn replace(store: &RemoteStore) -> Condition {
     Condition::Versions(vec![other.meta.version])
 }
 
-async fn keep(store: &RemoteStore, condition: &Condition, whole: &[u8]) -> Kept {
+async fn keep(store: &RemoteStore, condition: &Condition, whole: &[u8]) -> PartialUpload {
     let mut upload = begin(store, condition.clone()).await;
     let all = 0..whole.len();
     write(&mut upload, whole, all).await.expect("written");

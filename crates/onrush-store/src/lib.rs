@@ -71,9 +71,11 @@ pub use listing::{Cursor, CursorHow, DetailedEntry, Entry, ListHow, NamesMemory,
 pub use local::LocalFile;
 pub use meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX, Version};
 pub use object::{ByteStream, CacheUse, Cached, FilePart, LocalFuture, Object, ReadAt};
-pub use quota::{KeptUpload, Progress, QuotaStore};
+pub use quota::{Progress, QuotaStore, RecordedUpload};
 pub use scrub::{EachFile, Finding, Scrub};
 pub use shown::{NamePattern, ShownNames};
-pub use store::{Committed, Condition, Features, Kept, Overlap, Relocation, Space, StagedCopy};
+pub use store::{
+    Committed, Condition, Features, Overlap, PartialUpload, Relocation, Space, StagedCopy,
+};
 pub use store::{ResumableUploads, Store, Upload, Wanted};
 pub use usage::{COUNTED_BYTES_MIN, HandedOver, Quota};

@@ -333,29 +333,29 @@ pub trait ResumableUploads: Store {
         &'a self,
         key: &'a Key,
         condition: Condition,
-        kept: &'a Kept,
+        kept: &'a PartialUpload,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>>;
 
     /// Writes the bytes of `buf` at any position of a kept upload, and returns `buf`, empty. While
-    /// the upload is resumed, this waits. The bytes are kept after [`ResumableUploads::sync_kept`];
-    /// a caller that has written all of them continues with their number as [`Kept::bytes`]. Fails
-    /// with [`StoreError::NotFound`] if the upload is gone: a write never changes an object that
-    /// was published. By default fails with [`StoreError::Unsupported`]
-    /// ([`Features::uploads_in_any_order`]).
-    fn write_kept<'a>(
+    /// the upload is resumed, this waits. The bytes are kept after
+    /// [`ResumableUploads::sync_partial`]; a caller that has written all of them continues with
+    /// their number as [`PartialUpload::bytes`]. Fails with [`StoreError::NotFound`] if the upload
+    /// is gone: a write never changes an object that was published. By default fails with
+    /// [`StoreError::Unsupported`] ([`Features::uploads_in_any_order`]).
+    fn write_partial<'a>(
         &'a self,
-        _kept: &'a Kept,
+        _kept: &'a PartialUpload,
         _position: u64,
         _buf: Vec<u8>,
     ) -> LocalFuture<'a, Result<Vec<u8>>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
 
-    /// Makes everything that [`ResumableUploads::write_kept`] has written as durable as objects
+    /// Makes everything that [`ResumableUploads::write_partial`] has written as durable as objects
     /// are. If this fails, it is not known which bytes the disk has, and the upload is removed:
     /// except with [`StoreError::Unavailable`] and [`StoreError::Busy`], with which nothing was
     /// tried.
-    fn sync_kept<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+    fn sync_partial<'a>(&'a self, _kept: &'a PartialUpload) -> LocalFuture<'a, Result<()>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
 
@@ -363,7 +363,11 @@ pub trait ResumableUploads: Store {
     /// caller has recorded `new` in its place. This need not be complete when the future is, and
     /// what is left is removed by its age. By default does nothing: most stores keep both in the
     /// same place.
-    fn discard_replaced<'a>(&'a self, _old: &'a Kept, _new: &'a Kept) -> LocalFuture<'a, ()> {
+    fn discard_replaced<'a>(
+        &'a self,
+        _old: &'a PartialUpload,
+        _new: &'a PartialUpload,
+    ) -> LocalFuture<'a, ()> {
         Box::pin(async {})
     }
 
@@ -372,16 +376,16 @@ pub trait ResumableUploads: Store {
     fn published<'a>(
         &'a self,
         key: &'a Key,
-        kept: &'a Kept,
+        kept: &'a PartialUpload,
     ) -> LocalFuture<'a, Result<Option<u64>>>;
 
     /// Whether kept bytes are still there. Not if they have become an object, or were discarded.
-    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>>;
+    fn is_kept<'a>(&'a self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<bool>>;
 
     /// Removes the bytes of an upload that is not going to be continued. If they are gone already,
     /// nothing happens. A commit that goes on after the upload was dropped may still succeed. Fails
     /// with [`StoreError::InUse`] while another process uses the upload.
-    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>>;
+    fn discard<'a>(&'a self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<()>>;
 
     /// Removes the kept bytes of all uploads that were not written to for longer than `age`,
     /// whether a caller knows of them or not. Returns the number of uploads.
@@ -404,9 +408,9 @@ pub struct Features {
     pub resumable_uploads: bool,
     /// Such uploads are continued by other servers of the store as well ([`Upload::take_over`]).
     pub shared_uploads: bool,
-    /// Such uploads can be written at any position ([`ResumableUploads::write_kept`]).
+    /// Such uploads can be written at any position ([`ResumableUploads::write_partial`]).
     pub uploads_in_any_order: bool,
-    /// Such uploads can be joined ([`Upload::append_kept`]).
+    /// Such uploads can be joined ([`Upload::append_partial`]).
     pub joins_uploads: bool,
     /// [`Upload::write`] completes on the calling worker. Receiving bytes while others are written
     /// then gains nothing.
@@ -491,7 +495,7 @@ pub trait Upload {
     /// continues with what this returns. The bytes occupy the store until the commit or
     /// [`ResumableUploads::discard`]. A commit that fails leaves them: the caller discards them if
     /// the failure is final.
-    fn keep(&mut self) -> LocalFuture<'_, Result<Kept>> {
+    fn keep(&mut self) -> LocalFuture<'_, Result<PartialUpload>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
 
@@ -500,7 +504,7 @@ pub trait Upload {
     /// time, so of several machines that resume the same bytes one succeeds; the others drop their
     /// uploads.
     /// `None`: the store excludes other machines by itself.
-    fn take_over(&mut self) -> Option<Kept> {
+    fn take_over(&mut self) -> Option<PartialUpload> {
         None
     }
 
@@ -508,7 +512,7 @@ pub trait Upload {
     /// caller ensures that no one continues that upload meanwhile. A write of one that was dropped
     /// may go on: this waits for its end. Fails with [`StoreError::NotFound`] if the bytes are
     /// gone.
-    fn append_kept<'a>(&'a mut self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+    fn append_partial<'a>(&'a mut self, _kept: &'a PartialUpload) -> LocalFuture<'a, Result<()>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
 
@@ -601,7 +605,7 @@ impl fmt::Debug for StagedCopy {
 
 /// The bytes of an upload that outlive it: [`Upload::keep`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct PartialUpload {
     /// The number of bytes that are kept, from the first one.
     pub bytes: u64,
     /// Where the store finds them. Only the store interprets it.

@@ -77,9 +77,9 @@ fn every_way_to_store_an_object_records_its_checksum(backend: &Backend) {
         let content = body(600_000);
         for range in [400_000..600_000, 0..400_000] {
             let (position, part) = (range.start as u64, content[range].to_vec());
-            folder.write_kept(&parts, position, part).await.unwrap();
+            folder.write_partial(&parts, position, part).await.unwrap();
         }
-        folder.sync_kept(&parts).await.unwrap();
+        folder.sync_partial(&parts).await.unwrap();
         parts.bytes = 600_000;
         let upload = folder.resume(&at, Condition::None, &parts).await.unwrap();
         upload.commit().await.unwrap();

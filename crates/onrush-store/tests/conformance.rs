@@ -51,7 +51,7 @@ fn parts_do_not_exceed_a_quota(backend: &Backend) {
         let mut kept = upload.keep().await.unwrap();
         drop(upload);
         assert_eq!(store.used()[0].1, 4096);
-        let refused = store.write_kept(&kept, 0, body(10_001)).await;
+        let refused = store.write_partial(&kept, 0, body(10_001)).await;
         assert_eq!(refused.err(), Some(StoreError::OverQuota));
         for (position, bytes, used) in [
             (8000, 2000, 4096),
@@ -59,13 +59,13 @@ fn parts_do_not_exceed_a_quota(backend: &Backend) {
             (1000, 2000, 5000),
             (2000, 6000, 10_000),
         ] {
-            let written = store.write_kept(&kept, position, body(bytes)).await;
+            let written = store.write_partial(&kept, position, body(bytes)).await;
             assert_eq!(written, Ok(Vec::new()));
             assert_eq!(store.used()[0].1, used);
         }
-        let refused = store.write_kept(&kept, 10_000, body(1)).await;
+        let refused = store.write_partial(&kept, 10_000, body(1)).await;
         assert_eq!(refused.err(), Some(StoreError::OverQuota));
-        store.sync_kept(&kept).await.unwrap();
+        store.sync_partial(&kept).await.unwrap();
         kept.bytes = 10_000;
         let resumed = store.resume(&at, Condition::None, &kept).await;
         resumed.unwrap().commit().await.unwrap();

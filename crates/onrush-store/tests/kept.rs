@@ -35,7 +35,7 @@ fn prepare_disk(seed: u64) -> (SimFs, Folder) {
 }
 
 /// Uploads in steps. `kept` is what was acknowledged last, also if this fails.
-fn upload(folder: &Folder, kept: &mut Option<Kept>) -> Result<Committed> {
+fn upload(folder: &Folder, kept: &mut Option<PartialUpload>) -> Result<Committed> {
     block_on(async {
         let (at, whole) = (key("folder/object"), body(BYTES));
         let condition = Condition::Present;
@@ -66,7 +66,7 @@ fn count_operations(seed: u64) -> u64 {
 /// Continues an upload that has failed. The object is the old one, or the new one if the failure
 /// came after it was published. `may_be_lost`: the power failed while the file was renamed to the
 /// object, and only the removal of its name has reached the disk.
-fn assert_continues(folder: &Folder, mut kept: Option<Kept>, may_be_lost: bool, at: &str) {
+fn assert_continues(folder: &Folder, mut kept: Option<PartialUpload>, may_be_lost: bool, at: &str) {
     let found = get(folder, "folder/object").unwrap();
     let is_published = found == body(BYTES);
     assert!(is_published || found == old(), "{at}: torn");

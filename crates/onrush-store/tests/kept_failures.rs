@@ -52,7 +52,11 @@ fn open(disk: &SimFs, budget: &Descriptors) -> Folder {
 
 impl Case {
     /// A disk, a folder on it, an upload that is ready to be committed, and what was kept of it.
-    fn begin(self, seed: u64, budget: &Descriptors) -> (SimFs, Folder, Box<dyn Upload>, Kept) {
+    fn begin(
+        self,
+        seed: u64,
+        budget: &Descriptors,
+    ) -> (SimFs, Folder, Box<dyn Upload>, PartialUpload) {
         let disk = SimFs::new(seed);
         disk.set_plain_renames(self.is_plain);
         let folder = open(&disk, budget);
@@ -87,7 +91,7 @@ impl Case {
     }
 
     /// After a failure. Returns whether the object was published already.
-    fn assert_not_lost(self, folder: &Folder, kept: &Kept, at: &str) -> bool {
+    fn assert_not_lost(self, folder: &Folder, kept: &PartialUpload, at: &str) -> bool {
         let found = get(folder, "folder/object");
         let is_published = found == Ok(body(BYTES));
         let is_old = match self.replaces {

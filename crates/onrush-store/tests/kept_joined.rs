@@ -17,7 +17,7 @@ fn open(disk: &SimFs) -> Folder {
     Folder::on(root, BlockingPool::inline(), FolderOptions::default()).unwrap()
 }
 
-fn prepare(seed: u64) -> (SimFs, Folder, Vec<Kept>) {
+fn prepare(seed: u64) -> (SimFs, Folder, Vec<PartialUpload>) {
     let disk = SimFs::new(seed);
     let folder = open(&disk);
     put(&folder, "object", OLD).unwrap();
@@ -33,14 +33,14 @@ fn prepare(seed: u64) -> (SimFs, Folder, Vec<Kept>) {
     (disk, folder, kept.to_vec())
 }
 
-fn join(folder: &Folder, parts: &[Kept]) -> Result<Committed> {
+fn join(folder: &Folder, parts: &[PartialUpload]) -> Result<Committed> {
     block_on(async {
         let size = Some(BYTES as u64);
         let mut upload = folder
             .stage(&key("object"), Condition::Present, size)
             .await?;
         for part in parts {
-            upload.append_kept(part).await?;
+            upload.append_partial(part).await?;
         }
         upload.commit().await
     })
@@ -54,7 +54,7 @@ fn count_operations() -> u64 {
 }
 
 /// The object is the old one or the whole new one, and the parts can be joined again.
-fn assert_intact(folder: &Folder, parts: &[Kept], at: &str) -> bool {
+fn assert_intact(folder: &Folder, parts: &[PartialUpload], at: &str) -> bool {
     let found = get(folder, "object").unwrap();
     let is_new = found == body(BYTES);
     assert!(is_new || found == OLD, "{at}: torn");

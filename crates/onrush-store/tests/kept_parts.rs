@@ -19,7 +19,7 @@ fn open(disk: &SimFs) -> Folder {
 /// An upload, as a server records it.
 #[derive(Clone, Default)]
 struct Recorded {
-    kept: Option<Kept>,
+    kept: Option<PartialUpload>,
     arrived: [bool; PARTS.len()],
 }
 
@@ -37,9 +37,9 @@ fn upload(folder: &Folder, recorded: &mut Recorded) -> Result<Committed> {
         for (part, has_arrived) in PARTS.into_iter().zip(&mut recorded.arrived) {
             if !*has_arrived {
                 let position = part.start as u64;
-                let written = folder.write_kept(&kept, position, whole[part].to_vec());
+                let written = folder.write_partial(&kept, position, whole[part].to_vec());
                 written.await?;
-                folder.sync_kept(&kept).await?;
+                folder.sync_partial(&kept).await?;
                 *has_arrived = true;
             }
         }
@@ -128,7 +128,7 @@ fn parts_leave_the_minimum_of_free_space() {
         let staged = folder.stage(&at, Condition::Absent, None);
         let kept = staged.await.unwrap().keep().await.unwrap();
         disk.disk_full_after(Some(120_000));
-        let write = async |bytes| folder.write_kept(&kept, 0, body(bytes)).await;
+        let write = async |bytes| folder.write_partial(&kept, 0, body(bytes)).await;
         let is_full = |written: Result<_>| matches!(written, Err(StoreError::Full(_)));
         assert!(is_full(write(20_001).await));
         assert!(write(20_000).await.is_ok());

@@ -13,7 +13,7 @@ on_all! {
 }
 
 /// Keeps an upload to `at`.
-fn keep(folder: &Folder, at: &str, bytes: usize) -> Kept {
+fn keep(folder: &Folder, at: &str, bytes: usize) -> PartialUpload {
     block_on(async {
         let upload = folder.stage(&key(at), Condition::None, None).await;
         let mut upload = upload.unwrap();
@@ -35,7 +35,7 @@ fn uploads(backend: &Backend) -> Dir {
     backend.root().open_dir(b".onrush/uploads").unwrap()
 }
 
-fn is_kept(folder: &Folder, kept: &Kept) -> bool {
+fn is_kept(folder: &Folder, kept: &PartialUpload) -> bool {
     block_on(folder.is_kept(kept)).unwrap()
 }
 

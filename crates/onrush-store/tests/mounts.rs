@@ -338,11 +338,11 @@ fn a_kept_file_is_published_on_its_file_system_only() {
         upload.commit().await.unwrap();
         kept
     });
-    let published = |kept: &Kept| block_on(folder.published(&at, kept));
+    let published = |kept: &PartialUpload| block_on(folder.published(&at, kept));
     assert_eq!(published(&kept), Ok(Some(LARGE as u64)));
     let place = kept.place.strip_suffix(b"\0d").unwrap();
     for mount in [&b""[..], b"\0outer/mounted", b"\0missing"] {
-        let other = Kept {
+        let other = PartialUpload {
             place: [place, mount].concat(),
             ..kept.clone()
         };

@@ -218,7 +218,7 @@ fn an_upload_of_another_process_is_busy() {
         let kept = upload.keep().await.unwrap();
         let resumed = other.resume(&at, Condition::None, &kept).await;
         assert_eq!(resumed.err(), Some(StoreError::InUse));
-        let written = other.write_kept(&kept, 1, b"2".to_vec()).await;
+        let written = other.write_partial(&kept, 1, b"2".to_vec()).await;
         assert_eq!(written.err(), Some(StoreError::InUse));
         assert_eq!(other.discard(&kept).await, Err(StoreError::InUse));
         assert_eq!(other.discard_older(Duration::ZERO).await, Ok(0));
@@ -231,7 +231,7 @@ fn an_upload_of_another_process_is_busy() {
 }
 
 /// An upload of `1` and then `23`, as it was kept after each.
-async fn keep_twice(folder: &Folder, at: &Key) -> (Kept, Kept) {
+async fn keep_twice(folder: &Folder, at: &Key) -> (PartialUpload, PartialUpload) {
     let mut upload = folder.stage(at, Condition::None, None).await.unwrap();
     upload.write(b"1".to_vec()).await.unwrap();
     let before = upload.keep().await.unwrap();
@@ -264,7 +264,7 @@ fn a_resume_of_fewer_bytes_drops_none_by_itself() {
             if !commits {
                 let kept = upload.keep().await.unwrap();
                 drop(upload);
-                let longer = Kept { bytes: 3, ..kept };
+                let longer = PartialUpload { bytes: 3, ..kept };
                 let resumed = one.resume(&at, Condition::None, &longer).await;
                 assert_eq!(resumed.err(), Some(StoreError::NotFound));
                 continue;

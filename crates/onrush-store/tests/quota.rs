@@ -86,13 +86,13 @@ fn unfinished_uploads_count(backend: &Backend) {
         kept
     });
     drop(store);
-    let upload = KeptUpload {
+    let upload = RecordedUpload {
         key: at.clone(),
         kept: kept.clone(),
         arrived_bytes: None,
     };
     let store = QuotaStore::uncounted(backend.folder(), &quotas);
-    store.find_kept(&[upload]).unwrap();
+    store.find_partial(&[upload]).unwrap();
     assert!(!store.is_counted());
     block_on(async {
         let refused = put_in(&store, "in/y", 1).await;
@@ -252,7 +252,7 @@ impl Random {
 }
 
 /// An operation, which may fail.
-async fn change(store: &QuotaStore, random: &mut Random, kept: &mut Vec<KeptUpload>) {
+async fn change(store: &QuotaStore, random: &mut Random, kept: &mut Vec<RecordedUpload>) {
     let (from, to) = (random.name(), random.name());
     let bytes = random.below(12_000);
     let kind = [Kind::File, Kind::Directory][random.below(2)];
@@ -274,7 +274,7 @@ async fn change(store: &QuotaStore, random: &mut Random, kept: &mut Vec<KeptUplo
             if upload.write(body(bytes)).await.is_err() {
                 return;
             }
-            kept.push(KeptUpload {
+            kept.push(RecordedUpload {
                 key: key(&to),
                 kept: upload.keep().await.unwrap(),
                 arrived_bytes: None,
@@ -283,7 +283,7 @@ async fn change(store: &QuotaStore, random: &mut Random, kept: &mut Vec<KeptUplo
         }
         10 if !kept.is_empty() => {
             let at = random.below(kept.len());
-            let KeptUpload { key, kept, .. } = &mut kept[at];
+            let RecordedUpload { key, kept, .. } = &mut kept[at];
             if let Ok(mut upload) = store.resume(key, Condition::None, kept).await
                 && upload.write(body(bytes)).await.is_ok()
             {
@@ -345,7 +345,7 @@ fn random_operations_are_counted_exactly() {
                     assert_eq!(counted, used(&store), "after {number}, counted again");
                     drop(store);
                     store = QuotaStore::uncounted(folder(), &quotas);
-                    store.find_kept(&kept).unwrap();
+                    store.find_partial(&kept).unwrap();
                     store.count().unwrap();
                     assert_eq!(counted, used(&store), "after {number}, in the next process");
                 }

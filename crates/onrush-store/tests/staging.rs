@@ -293,9 +293,9 @@ fn uploads_in_progress_do_not_go_on_when_the_folder_is_refused() {
     assert_eq!(block_on(small.write(body(50_000))).err(), unavailable);
     assert_eq!(block_on(large.write(body(50_000))).err(), unavailable);
     assert_eq!(block_on(kept.keep()).err(), unavailable);
-    let written = block_on(folder.write_kept(&place, 0, part));
+    let written = block_on(folder.write_partial(&place, 0, part));
     assert_eq!(written.err(), unavailable);
-    assert_eq!(block_on(folder.sync_kept(&place)).err(), unavailable);
+    assert_eq!(block_on(folder.sync_partial(&place)).err(), unavailable);
     let resumed = block_on(folder.resume(&key("kept"), Condition::None, &place));
     assert_eq!(resumed.err(), unavailable);
     assert_eq!(block_on(large.commit()).err(), unavailable);

@@ -111,7 +111,7 @@ impl Hooks for Arc<Gate> {
             Call::Delete | Call::CreateFolder | Call::ReplaceProperties => {
                 Box::pin(self.clone().pass())
             }
-            Call::ExistingObject | Call::SyncKept | Call::ListOwn => Box::pin(async {}),
+            Call::ExistingObject | Call::SyncPartial | Call::ListOwn => Box::pin(async {}),
         }
     }
 

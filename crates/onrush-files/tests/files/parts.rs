@@ -272,7 +272,7 @@ struct Away(AtomicBool);
 
 impl Hooks for Away {
     fn before(&self, call: Call) -> LocalFuture<'_, Result<()>> {
-        let is_away = call == Call::SyncKept && self.0.load(SeqCst);
+        let is_away = call == Call::SyncPartial && self.0.load(SeqCst);
         Box::pin(async move {
             match is_away {
                 true => Err(StoreError::Unavailable),

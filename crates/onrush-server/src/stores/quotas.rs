@@ -303,7 +303,7 @@ impl Counter {
             Ok(files) => tracing::info!(files, "removed what an earlier process has left"),
             Err(error) => tracing::warn!(%error, "what an earlier process has left remains"),
         }
-        self.store.find_kept(&recorded)
+        self.store.find_partial(&recorded)
     }
 }
 

@@ -5,7 +5,7 @@ use super::heads::Head;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::object::LocalFuture;
-use crate::store::{Committed, Kept, Upload};
+use crate::store::{Committed, PartialUpload, Upload};
 use onrush_rt::blocking::BlockingJob;
 use std::sync::Arc;
 
@@ -140,16 +140,16 @@ impl Upload for EdgeUpload {
         self.upload.written_bytes()
     }
 
-    fn keep(&mut self) -> LocalFuture<'_, Result<Kept>> {
+    fn keep(&mut self) -> LocalFuture<'_, Result<PartialUpload>> {
         self.upload.keep()
     }
 
-    fn take_over(&mut self) -> Option<Kept> {
+    fn take_over(&mut self) -> Option<PartialUpload> {
         self.upload.take_over()
     }
 
-    fn append_kept<'a>(&'a mut self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        self.upload.append_kept(kept)
+    fn append_partial<'a>(&'a mut self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<()>> {
+        self.upload.append_partial(kept)
     }
 
     fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>> {

@@ -28,7 +28,9 @@ use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::object::{CacheUse, Cached, LocalFuture, Object};
-use crate::store::{Committed, Condition, Cursor, DetailedEntry, Features, Kept, ListHow, Overlap};
+use crate::store::{
+    Committed, Condition, Cursor, DetailedEntry, Features, ListHow, Overlap, PartialUpload,
+};
 use crate::store::{Page, Relocation, ResumableUploads, Store, Upload, Wanted};
 use change::{Change, EdgeUpload};
 use heads::Heads;
@@ -402,7 +404,7 @@ impl ResumableUploads for EdgeStore {
         &'a self,
         key: &'a Key,
         condition: Condition,
-        kept: &'a Kept,
+        kept: &'a PartialUpload,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
         Box::pin(async move {
             let upload = self.resumable()?.resume(key, condition, kept).await?;
@@ -410,20 +412,24 @@ impl ResumableUploads for EdgeStore {
         })
     }
 
-    fn write_kept<'a>(
+    fn write_partial<'a>(
         &'a self,
-        kept: &'a Kept,
+        kept: &'a PartialUpload,
         position: u64,
         buf: Vec<u8>,
     ) -> LocalFuture<'a, Result<Vec<u8>>> {
-        Box::pin(async move { self.resumable()?.write_kept(kept, position, buf).await })
+        Box::pin(async move { self.resumable()?.write_partial(kept, position, buf).await })
     }
 
-    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        Box::pin(async move { self.resumable()?.sync_kept(kept).await })
+    fn sync_partial<'a>(&'a self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async move { self.resumable()?.sync_partial(kept).await })
     }
 
-    fn discard_replaced<'a>(&'a self, old: &'a Kept, new: &'a Kept) -> LocalFuture<'a, ()> {
+    fn discard_replaced<'a>(
+        &'a self,
+        old: &'a PartialUpload,
+        new: &'a PartialUpload,
+    ) -> LocalFuture<'a, ()> {
         Box::pin(async move {
             if let Ok(uploads) = self.resumable() {
                 uploads.discard_replaced(old, new).await;
@@ -434,16 +440,16 @@ impl ResumableUploads for EdgeStore {
     fn published<'a>(
         &'a self,
         key: &'a Key,
-        kept: &'a Kept,
+        kept: &'a PartialUpload,
     ) -> LocalFuture<'a, Result<Option<u64>>> {
         Box::pin(async move { self.resumable()?.published(key, kept).await })
     }
 
-    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
+    fn is_kept<'a>(&'a self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<bool>> {
         Box::pin(async move { self.resumable()?.is_kept(kept).await })
     }
 
-    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+    fn discard<'a>(&'a self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<()>> {
         Box::pin(async move { self.resumable()?.discard(kept).await })
     }
 

@@ -2,12 +2,13 @@
 //! `.onrush/uploads`, or in `.onrush-staging/uploads` on another file system (`mounts`). Unlike the
 //! folder of staged files, a start of the server does not sweep this one.
 //!
-//! A kept file has the bytes of an upload from the first one. Its first `Kept::bytes` are durable,
-//! if the store is. What follows them was written later: it may be missing or torn after a power
-//! cut, so the first step after a resume drops it. Not the resume itself: its caller may learn only
-//! then, when it has the lock, that another process has kept more meanwhile. A commit renames the
-//! file, as any other staged file. If the power fails during that rename, some file systems may
-//! lose the new name and the old one; then the upload is gone and the object is the old one.
+//! A kept file has the bytes of an upload from the first one. Its first `PartialUpload::bytes` are
+//! durable, if the store is. What follows them was written later: it may be missing or torn after a
+//! power cut, so the first step after a resume drops it. Not the resume itself: its caller may
+//! learn only then, when it has the lock, that another process has kept more meanwhile. A commit
+//! renames the file, as any other staged file. If the power fails during that rename, some file
+//! systems may lose the new name and the old one; then the upload is gone and the object is the old
+//! one.
 //!
 //! A commit that replaces an object may exchange both files (`commit`), and the process may end
 //! before the old object is removed: it then has the name of the kept file. The place of a kept
@@ -41,7 +42,7 @@ use super::{Folder, FolderInner};
 use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::{Key, RESERVED};
-use crate::store::Kept;
+use crate::store::PartialUpload;
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Create, Dir, File, FileKind, OpenHow};
 use std::collections::HashSet;
@@ -65,17 +66,17 @@ impl Folder {
     /// Does nothing, either, if the folder is another one by now. Blocks.
     ///
     /// [`Store::swaps`]: crate::Store::swaps
-    pub fn discard_unknown(&self, known: &[Kept], swaps: u64) -> Result<usize> {
+    pub fn discard_unknown(&self, known: &[PartialUpload], swaps: u64) -> Result<usize> {
         discard_unknown(&self.inner, known, swaps)
     }
 
     /// The name of the file of a kept upload, which no other one has.
-    pub(crate) fn kept_name(kept: &Kept) -> Result<Vec<u8>> {
+    pub(crate) fn kept_name(kept: &PartialUpload) -> Result<Vec<u8>> {
         name_of(kept)
     }
 
     /// The same, and the size of the file in bytes. `None` if it is not there any more. Blocks.
-    pub(crate) fn kept_file(&self, kept: &Kept) -> Result<Option<(Vec<u8>, u64)>> {
+    pub(crate) fn kept_file(&self, kept: &PartialUpload) -> Result<Option<(Vec<u8>, u64)>> {
         let size = find(&self.inner, kept)?;
         size.map(|size| Ok((name_of(kept)?, size))).transpose()
     }
@@ -89,7 +90,7 @@ impl Folder {
 }
 
 /// Keeps the bytes of a staged file, `bytes` long. Blocks.
-pub(super) fn keep(staged: &mut StagedFile, bytes: u64) -> Result<Kept> {
+pub(super) fn keep(staged: &mut StagedFile, bytes: u64) -> Result<PartialUpload> {
     let inner = staged.name.inner.clone();
     staged.drop_tail()?;
     if inner.durable() {
@@ -99,20 +100,20 @@ pub(super) fn keep(staged: &mut StagedFile, bytes: u64) -> Result<Kept> {
         move_to_kept(&inner, staged).map_err(StoreError::from_open_file)?;
     }
     let found = staged.file.metadata().map_err(StoreError::from_open_file)?;
-    let place = KeptAt {
+    let place = PartialAt {
         name: &staged.name.name,
         inode: found.inode,
         checksum: staged.checksum.map(|checksum| (checksum, bytes)),
         mount: staged.name.staging.path(),
     };
-    Ok(Kept {
+    Ok(PartialUpload {
         bytes,
         place: place.to_bytes(),
     })
 }
 
-/// What identifies a kept file: see [`Kept::place`].
-struct KeptAt<'a> {
+/// What identifies a kept file: see [`PartialUpload::place`].
+struct PartialAt<'a> {
     name: &'a [u8],
     inode: u64,
     /// Of the first bytes of the file, and how many these are. Parts may have been written since.
@@ -121,7 +122,7 @@ struct KeptAt<'a> {
     mount: &'a [u8],
 }
 
-impl<'a> KeptAt<'a> {
+impl<'a> PartialAt<'a> {
     /// The name, the inode number, and if there is a checksum, this in hexadecimal and the number
     /// of bytes, separated by slashes. On another file system, a NUL and the path follow.
     fn to_bytes(&self) -> Vec<u8> {
@@ -137,7 +138,7 @@ impl<'a> KeptAt<'a> {
         bytes
     }
 
-    fn parse(bytes: &'a [u8]) -> Result<KeptAt<'a>> {
+    fn parse(bytes: &'a [u8]) -> Result<PartialAt<'a>> {
         let parse = || {
             let (bytes, mount) = match bytes.iter().position(|&byte| byte == 0) {
                 Some(at) => (&bytes[..at], &bytes[at + 1..]),
@@ -153,7 +154,7 @@ impl<'a> KeptAt<'a> {
                 }
                 _ => None,
             };
-            Some(KeptAt {
+            Some(PartialAt {
                 name: &bytes[..at],
                 inode,
                 checksum,
@@ -201,8 +202,8 @@ fn lock_key(name: &[u8]) -> Option<Key> {
 }
 
 /// Waits until no upload of this process has the kept file, and no job that an upload has begun.
-pub(super) async fn lock(inner: &Arc<FolderInner>, kept: &Kept) -> Result<Locks> {
-    let at = lock_key(KeptAt::parse(&kept.place)?.name);
+pub(super) async fn lock(inner: &Arc<FolderInner>, kept: &PartialUpload) -> Result<Locks> {
+    let at = lock_key(PartialAt::parse(&kept.place)?.name);
     let at = at.ok_or(StoreError::NotFound)?;
     Ok(Locks::one(key_locks::acquire(inner, &at).await))
 }
@@ -216,12 +217,12 @@ fn try_lock(inner: &Arc<FolderInner>, name: &[u8]) -> Option<Locks> {
 /// Opens a kept file. Returns its size and its folder as well. Blocks.
 pub(super) fn open(
     inner: &FolderInner,
-    kept: &Kept,
+    kept: &PartialUpload,
     what_for: FileUse,
 ) -> Result<(File, u64, Dir)> {
     let permit = inner.options.descriptors.open_file(what_for);
     let permit = permit.ok_or(StoreError::Busy)?;
-    let place = KeptAt::parse(&kept.place)?;
+    let place = PartialAt::parse(&kept.place)?;
     let uploads = open_uploads(&*mounts::staging_at(inner, place.mount)?)?;
     let file = uploads.open(place.name, READ_AND_WRITE);
     let file = file.map_err(StoreError::from_lookup)?.with_permit(permit);
@@ -234,10 +235,10 @@ pub(super) fn open(
 }
 
 /// Writes at any position of a kept file
-/// ([`ResumableUploads::write_kept`](crate::ResumableUploads::write_kept)).
+/// ([`ResumableUploads::write_partial`](crate::ResumableUploads::write_partial)).
 pub(super) async fn write(
     inner: &Arc<FolderInner>,
-    kept: &Kept,
+    kept: &PartialUpload,
     position: u64,
     mut buf: Vec<u8>,
 ) -> Result<Vec<u8>> {
@@ -262,8 +263,8 @@ pub(super) async fn write(
 }
 
 /// Makes a kept file durable, or removes it
-/// ([`ResumableUploads::sync_kept`](crate::ResumableUploads::sync_kept)).
-pub(super) async fn sync(inner: &Arc<FolderInner>, kept: &Kept) -> Result<()> {
+/// ([`ResumableUploads::sync_partial`](crate::ResumableUploads::sync_partial)).
+pub(super) async fn sync(inner: &Arc<FolderInner>, kept: &PartialUpload) -> Result<()> {
     if !inner.durable() {
         return Ok(());
     }
@@ -283,12 +284,12 @@ pub(super) async fn sync(inner: &Arc<FolderInner>, kept: &Kept) -> Result<()> {
 /// Opens a kept file to continue it. `lease` is its lock. Blocks.
 pub(super) fn reopen(
     inner: &Arc<FolderInner>,
-    kept: &Kept,
+    kept: &PartialUpload,
     mut lease: Locks,
 ) -> Result<StagedFile> {
     lease.try_exclude_processes(inner)?;
     let (file, size, uploads) = open(inner, kept, FileUse::Upload)?;
-    let place = KeptAt::parse(&kept.place)?;
+    let place = PartialAt::parse(&kept.place)?;
     Ok(StagedFile {
         file,
         tail_at: match size > kept.bytes {
@@ -311,8 +312,12 @@ pub(super) fn reopen(
 }
 
 /// The size of the object at `key` if it is the kept file. Blocks.
-pub(super) fn published(inner: &FolderInner, key: &Key, kept: &Kept) -> Result<Option<u64>> {
-    let Ok(place) = KeptAt::parse(&kept.place) else {
+pub(super) fn published(
+    inner: &FolderInner,
+    key: &Key,
+    kept: &PartialUpload,
+) -> Result<Option<u64>> {
+    let Ok(place) = PartialAt::parse(&kept.place) else {
         return Ok(None);
     };
     // Each file system numbers its own inodes.
@@ -337,8 +342,8 @@ pub(super) fn published(inner: &FolderInner, key: &Key, kept: &Kept) -> Result<O
 }
 
 /// The name of a kept file, which no other one has.
-pub(super) fn name_of(kept: &Kept) -> Result<Vec<u8>> {
-    let place = KeptAt::parse(&kept.place)?;
+pub(super) fn name_of(kept: &PartialUpload) -> Result<Vec<u8>> {
+    let place = PartialAt::parse(&kept.place)?;
     Ok(file_name(place.name, place.mount))
 }
 
@@ -348,8 +353,8 @@ fn file_name(name: &[u8], mount: &[u8]) -> Vec<u8> {
 
 /// The size of a kept file in bytes. `None` if it is not there any more. On a file system that is
 /// not mounted now, it has its size of before. Blocks.
-pub(super) fn find(inner: &FolderInner, kept: &Kept) -> Result<Option<u64>> {
-    let found = KeptAt::parse(&kept.place).and_then(|place| {
+pub(super) fn find(inner: &FolderInner, kept: &PartialUpload) -> Result<Option<u64>> {
+    let found = PartialAt::parse(&kept.place).and_then(|place| {
         let uploads = match mounts::staging_at(inner, place.mount) {
             Err(StoreError::Unavailable) => return Ok(Some(kept.bytes)),
             staging => open_uploads(&*staging?)?,
@@ -371,12 +376,12 @@ pub(super) fn find(inner: &FolderInner, kept: &Kept) -> Result<Option<u64>> {
 /// Blocks.
 pub(super) fn discard_unknown(
     inner: &Arc<FolderInner>,
-    known: &[Kept],
+    known: &[PartialUpload],
     swaps: u64,
 ) -> Result<usize> {
     let places = known
         .iter()
-        .filter_map(|kept| KeptAt::parse(&kept.place).ok());
+        .filter_map(|kept| PartialAt::parse(&kept.place).ok());
     let places: HashSet<_> = (places)
         .map(|place| (place.mount, place.name, place.inode))
         .collect();
@@ -407,8 +412,8 @@ pub(super) fn discard_unknown(
 }
 
 /// As [`discard`], unless another process uses the kept file. Blocks.
-pub(super) fn discard_unused(inner: &Arc<FolderInner>, kept: &Kept) -> Result<()> {
-    let at = KeptAt::parse(&kept.place).ok();
+pub(super) fn discard_unused(inner: &Arc<FolderInner>, kept: &PartialUpload) -> Result<()> {
+    let at = PartialAt::parse(&kept.place).ok();
     let at = at.and_then(|place| lock_key(place.name));
     // If a job of this process has it, so has this process.
     let lock = at.and_then(|at| key_locks::try_acquire(inner, &at));
@@ -420,8 +425,8 @@ pub(super) fn discard_unused(inner: &Arc<FolderInner>, kept: &Kept) -> Result<()
 }
 
 /// Removes a kept file, but not the old object that a commit has given its name. Blocks.
-pub(super) fn discard(inner: &FolderInner, kept: &Kept) -> Result<()> {
-    let Ok(place) = KeptAt::parse(&kept.place) else {
+pub(super) fn discard(inner: &FolderInner, kept: &PartialUpload) -> Result<()> {
+    let Ok(place) = PartialAt::parse(&kept.place) else {
         return Ok(());
     };
     let uploads = mounts::staging_at(inner, place.mount);

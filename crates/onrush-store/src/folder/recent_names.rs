@@ -31,10 +31,10 @@ struct NamesState {
     /// The bytes that are in use.
     used: usize,
     /// The one that was used last is at the end.
-    kept: VecDeque<Kept>,
+    kept: VecDeque<PartOfNames>,
 }
 
-struct Kept {
+struct PartOfNames {
     part: Part,
     names: Arc<Names>,
 }
@@ -89,7 +89,7 @@ impl RecentNames {
     /// used up, and is dropped: the folder is read again for the whole page.
     pub(super) fn find(&self, wanted: &Part, limit: usize) -> Option<(Arc<Names>, usize)> {
         let mut state = self.lock();
-        let is_in = |kept: &Kept| {
+        let is_in = |kept: &PartOfNames| {
             let Part {
                 folder,
                 hidden,
@@ -120,14 +120,14 @@ impl RecentNames {
     pub(super) fn keep(&self, part: Part, names: &Arc<Names>) {
         let names = names.clone();
         let mut state = self.lock();
-        let mut dropped: Vec<Kept> = Vec::new();
+        let mut dropped: Vec<PartOfNames> = Vec::new();
         if let Some(index) = state.kept.iter().position(|kept| kept.part == part) {
             dropped.extend(state.kept.remove(index));
         }
         while state.kept.len() >= KEPT_MAX {
             dropped.extend(state.kept.pop_front());
         }
-        state.kept.push_back(Kept { part, names });
+        state.kept.push_back(PartOfNames { part, names });
         drop(state); // Dropping names takes the lock.
     }
 
@@ -135,7 +135,7 @@ impl RecentNames {
     pub(super) fn forget(&self, folder: Option<&Key>) {
         let mut state = self.lock();
         let all = std::mem::take(&mut state.kept).into_iter();
-        let (kept, dropped): (VecDeque<Kept>, VecDeque<Kept>) =
+        let (kept, dropped): (VecDeque<PartOfNames>, VecDeque<PartOfNames>) =
             all.partition(|kept| kept.part.folder.as_ref() != folder);
         state.kept = kept;
         drop(state);

@@ -24,7 +24,9 @@ use crate::local::unless_would_block;
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX};
 use crate::object::{LocalFuture, Object};
 use crate::shown::ShownNames;
-use crate::store::{Committed, Condition, Cursor, DetailedEntry, Features, Kept, ListHow, Overlap};
+use crate::store::{
+    Committed, Condition, Cursor, DetailedEntry, Features, ListHow, Overlap, PartialUpload,
+};
 use crate::store::{Page, Relocation, ResumableUploads, Space, StagedCopy, Store, Upload, Wanted};
 use onrush_rt::descriptors::FileUse;
 use std::io;
@@ -305,7 +307,7 @@ impl ResumableUploads for Folder {
         &'a self,
         key: &'a Key,
         condition: Condition,
-        kept: &'a Kept,
+        kept: &'a PartialUpload,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
         Box::pin(async move {
             let inner = &self.inner;
@@ -314,36 +316,36 @@ impl ResumableUploads for Folder {
         })
     }
 
-    fn write_kept<'a>(
+    fn write_partial<'a>(
         &'a self,
-        kept: &'a Kept,
+        kept: &'a PartialUpload,
         position: u64,
         buf: Vec<u8>,
     ) -> LocalFuture<'a, Result<Vec<u8>>> {
         Box::pin(kept::write(&self.inner, kept, position, buf))
     }
 
-    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+    fn sync_partial<'a>(&'a self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<()>> {
         Box::pin(kept::sync(&self.inner, kept))
     }
 
     fn published<'a>(
         &'a self,
         key: &'a Key,
-        kept: &'a Kept,
+        kept: &'a PartialUpload,
     ) -> LocalFuture<'a, Result<Option<u64>>> {
         let (key, kept) = (key.clone(), kept.clone());
         let job = move |inner: &Arc<FolderInner>| kept::published(inner, &key, &kept);
         Box::pin(self.run(&self.inner.pool, job))
     }
 
-    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
+    fn is_kept<'a>(&'a self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<bool>> {
         let kept = kept.clone();
         let job = move |inner: &Arc<FolderInner>| kept::find(inner, &kept);
         Box::pin(async move { Ok(self.run(&self.inner.pool, job).await?.is_some()) })
     }
 
-    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+    fn discard<'a>(&'a self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<()>> {
         let kept = kept.clone();
         let job = move |inner: &Arc<FolderInner>| kept::discard_unused(inner, &kept);
         Box::pin(self.run(&self.inner.change_pool, job))

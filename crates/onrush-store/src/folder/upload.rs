@@ -13,7 +13,7 @@ use crate::error::{Cause, Result, StoreError};
 use crate::key::Key;
 use crate::meta::METADATA_BYTES_MAX;
 use crate::object::LocalFuture;
-use crate::store::{Committed, Condition, Kept, Upload};
+use crate::store::{Committed, Condition, PartialUpload, Upload};
 use onrush_rt::descriptors::FileUse;
 use std::io;
 use std::mem;
@@ -125,7 +125,7 @@ impl StagedUpload {
         inner: &Arc<FolderInner>,
         key: &Key,
         condition: Condition,
-        kept: &Kept,
+        kept: &PartialUpload,
     ) -> Result<StagedUpload> {
         if key.is_internal() {
             return Err(StoreError::Forbidden);
@@ -142,7 +142,7 @@ impl StagedUpload {
         ))
     }
 
-    async fn keep_written(&mut self) -> Result<Kept> {
+    async fn keep_written(&mut self) -> Result<PartialUpload> {
         let (key, bytes) = (self.key.clone(), self.written_bytes);
         let body = mem::replace(&mut self.body, Body::Unavailable);
         let job = move |inner: &Arc<FolderInner>| {
@@ -154,7 +154,7 @@ impl StagedUpload {
         Ok(kept)
     }
 
-    async fn append_file(&mut self, kept: &Kept) -> Result<()> {
+    async fn append_file(&mut self, kept: &PartialUpload) -> Result<()> {
         let _lease = kept::lock(&self.inner, kept).await?;
         let body = mem::replace(&mut self.body, Body::Unavailable);
         let (key, from) = (self.key.clone(), kept.clone());
@@ -239,11 +239,11 @@ impl Upload for StagedUpload {
         self.written_bytes
     }
 
-    fn keep(&mut self) -> LocalFuture<'_, Result<Kept>> {
+    fn keep(&mut self) -> LocalFuture<'_, Result<PartialUpload>> {
         Box::pin(self.keep_written())
     }
 
-    fn append_kept<'a>(&'a mut self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+    fn append_partial<'a>(&'a mut self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<()>> {
         Box::pin(self.append_file(kept))
     }
 

@@ -3,7 +3,7 @@
 
 use crate::error::Result;
 use crate::key::Key;
-use crate::store::Kept;
+use crate::store::PartialUpload;
 use crate::usage::{Reservation, Usages};
 use std::collections::HashMap;
 use std::iter;
@@ -12,15 +12,15 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// An upload that was kept, as its record says ([`QuotaStore::find_kept`]).
+/// An upload that was kept, as its record says ([`QuotaStore::find_partial`]).
 ///
-/// [`QuotaStore::find_kept`]: super::QuotaStore::find_kept
+/// [`QuotaStore::find_partial`]: super::QuotaStore::find_partial
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptUpload {
+pub struct RecordedUpload {
     /// The key of the object.
     pub key: Key,
     /// Where the bytes are.
-    pub kept: Kept,
+    pub kept: PartialUpload,
     /// The number of bytes that have arrived, if that is in any order.
     pub arrived_bytes: Option<u64>,
 }
@@ -150,7 +150,7 @@ impl Room {
         uploads: &Arc<KeptUploads>,
         key: &Key,
         name: Vec<u8>,
-        kept: &Kept,
+        kept: &PartialUpload,
     ) -> Result<Room> {
         let swaps = uploads.swaps();
         let held = uploads.lock().remove(&name);

@@ -32,11 +32,11 @@ use crate::meta::{Kind, Meta};
 use crate::object::{LocalFuture, Object};
 use crate::shown::ShownNames;
 use crate::store::{
-    Committed, Condition, Cursor, DetailedEntry, Features, Kept, ListHow, Overlap, Page,
+    Committed, Condition, Cursor, DetailedEntry, Features, ListHow, Overlap, Page, PartialUpload,
     Relocation, ResumableUploads, Space, StagedCopy, Store, Upload, Wanted,
 };
 use crate::usage::{HandedOver, Quota, Reservation, Usage, Usages, counted_bytes};
-pub use kept::KeptUpload;
+pub use kept::RecordedUpload;
 use kept::{KeptUploads, Room};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,7 +81,7 @@ impl QuotaStore {
     /// Counts the unfinished uploads of earlier processes, as far as their bytes are still there.
     /// Call it before the first count, and again when the folder has become another one
     /// ([`Folder::on_swap`]): then also [`QuotaStore::count`]. Blocks.
-    pub fn find_kept(&self, uploads: &[KeptUpload]) -> Result<()> {
+    pub fn find_partial(&self, uploads: &[RecordedUpload]) -> Result<()> {
         self.kept.forget_swapped();
         for upload in uploads {
             let found = self.folder.kept_file(&upload.kept)?;
@@ -443,7 +443,7 @@ impl ResumableUploads for QuotaStore {
         &'a self,
         key: &'a Key,
         condition: Condition,
-        kept: &'a Kept,
+        kept: &'a PartialUpload,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
         Box::pin(async move {
             let name = Folder::kept_name(kept)?;
@@ -463,36 +463,36 @@ impl ResumableUploads for QuotaStore {
         })
     }
 
-    fn write_kept<'a>(
+    fn write_partial<'a>(
         &'a self,
-        kept: &'a Kept,
+        kept: &'a PartialUpload,
         position: u64,
         buf: Vec<u8>,
     ) -> LocalFuture<'a, Result<Vec<u8>>> {
         Box::pin(async move {
             let end = position.saturating_add(buf.len() as u64);
             self.kept.write(&Folder::kept_name(kept)?, position..end)?;
-            self.folder.write_kept(kept, position, buf).await
+            self.folder.write_partial(kept, position, buf).await
         })
     }
 
-    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        self.folder.sync_kept(kept)
+    fn sync_partial<'a>(&'a self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<()>> {
+        self.folder.sync_partial(kept)
     }
 
     fn published<'a>(
         &'a self,
         key: &'a Key,
-        kept: &'a Kept,
+        kept: &'a PartialUpload,
     ) -> LocalFuture<'a, Result<Option<u64>>> {
         self.folder.published(key, kept)
     }
 
-    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
+    fn is_kept<'a>(&'a self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<bool>> {
         self.folder.is_kept(kept)
     }
 
-    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+    fn discard<'a>(&'a self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<()>> {
         Box::pin(async move {
             self.folder.discard(kept).await?;
             if let Ok(name) = Folder::kept_name(kept) {

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::folder::Folder;
 use crate::key::Key;
 use crate::object::LocalFuture;
-use crate::store::{Committed, Kept, Upload};
+use crate::store::{Committed, PartialUpload, Upload};
 use crate::usage::{Usages, counted_bytes};
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Upload for CountedUpload {
         self.upload.written_bytes()
     }
 
-    fn keep(&mut self) -> LocalFuture<'_, Result<Kept>> {
+    fn keep(&mut self) -> LocalFuture<'_, Result<PartialUpload>> {
         Box::pin(async move {
             let kept = self.upload.keep().await?;
             self.room.keep(Folder::kept_name(&kept)?);
@@ -42,10 +42,10 @@ impl Upload for CountedUpload {
         })
     }
 
-    fn append_kept<'a>(&'a mut self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+    fn append_partial<'a>(&'a mut self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<()>> {
         Box::pin(async move {
             self.room.grow(kept.bytes)?;
-            self.upload.append_kept(kept).await
+            self.upload.append_partial(kept).await
         })
     }
 

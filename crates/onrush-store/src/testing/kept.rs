@@ -3,7 +3,7 @@
 use super::operations::{body, get, key, put};
 use crate::error::StoreError;
 use crate::meta::Kind;
-use crate::store::{Condition, Kept, ResumableUploads, Upload};
+use crate::store::{Condition, PartialUpload, ResumableUploads, Upload};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -106,16 +106,16 @@ async fn kept_uploads_are_written_anywhere(store: &dyn ResumableUploads) {
     drop(upload);
     for part in [300_000..400_000, 0..0, 5..300_000, 0..5] {
         let (position, bytes) = (part.start as u64, whole[part].to_vec());
-        let buf = store.write_kept(&kept, position, bytes).await;
+        let buf = store.write_partial(&kept, position, bytes).await;
         assert_eq!(buf, Ok(Vec::new()));
-        store.sync_kept(&kept).await.expect("synced");
+        store.sync_partial(&kept).await.expect("synced");
     }
     kept.bytes = whole.len() as u64;
     let resumed = store.resume(&at, Condition::Absent, &kept).await;
     let committed = resumed.expect("continued").commit().await;
     let version = committed.expect("committed").meta.version;
     // A late write does not change the object.
-    let late = store.write_kept(&kept, 0, vec![0; 10]).await;
+    let late = store.write_partial(&kept, 0, vec![0; 10]).await;
     assert_eq!(late, Err(StoreError::NotFound));
     assert_eq!(get(store, "kept/parts").await, Ok(whole));
     let found = store.meta(&at).await.expect("found");
@@ -125,14 +125,14 @@ async fn kept_uploads_are_written_anywhere(store: &dyn ResumableUploads) {
     let kept = upload.keep().await.expect("kept");
     drop(upload);
     store.discard(&kept).await.expect("discarded");
-    let late = store.write_kept(&kept, 0, vec![0; 10]).await;
+    let late = store.write_partial(&kept, 0, vec![0; 10]).await;
     assert_eq!(late, Err(StoreError::NotFound));
     let deleted = store.delete(&at, Kind::File, Condition::None).await;
     deleted.expect("deleted");
 }
 
 /// Keeps the bytes of an upload.
-async fn kept(store: &dyn ResumableUploads, bytes: Vec<u8>) -> Kept {
+async fn kept(store: &dyn ResumableUploads, bytes: Vec<u8>) -> PartialUpload {
     let at = key("kept/partial");
     let staged = store.stage_resumable(&at, Condition::None, None);
     let mut upload = staged.await.expect("staged");
@@ -167,7 +167,10 @@ async fn kept_uploads_are_joined(store: &dyn ResumableUploads) {
         let mut upload = staged.await.expect("staged");
         upload.write(whole[first].to_vec()).await.expect("written");
         for number in order {
-            upload.append_kept(&parts[number]).await.expect("appended");
+            upload
+                .append_partial(&parts[number])
+                .await
+                .expect("appended");
         }
         upload.write(whole[last].to_vec()).await.expect("written");
         assert_eq!(upload.written_bytes(), expected.len() as u64);
@@ -178,13 +181,13 @@ async fn kept_uploads_are_joined(store: &dyn ResumableUploads) {
     // They stay what they were, and can continue.
     let resumed = store.resume(&at, Condition::Present, &parts[0]).await;
     let mut upload = resumed.expect("continued");
-    upload.append_kept(&parts[3]).await.expect("appended");
+    upload.append_partial(&parts[3]).await.expect("appended");
     let longer = upload.keep().await.expect("kept");
     assert_eq!(longer.bytes, 399_995);
     drop(upload);
     let staged = store.stage_resumable(&at, Condition::None, None);
     let mut upload = staged.await.expect("staged");
-    upload.append_kept(&longer).await.expect("appended");
+    upload.append_partial(&longer).await.expect("appended");
     upload.commit().await.expect("committed");
     let expected = [&whole[..300_000], &whole[300_005..]].concat();
     assert_eq!(get(store, "kept/joined").await, Ok(expected.clone()));
@@ -195,7 +198,7 @@ async fn kept_uploads_are_joined(store: &dyn ResumableUploads) {
     let staged = store.stage_resumable(&at, Condition::None, None);
     let mut upload = staged.await.expect("staged");
     upload.write(body(20_000)).await.expect("written");
-    let gone = upload.append_kept(&parts[1]).await;
+    let gone = upload.append_partial(&parts[1]).await;
     assert_eq!(gone, Err(StoreError::NotFound));
     drop(upload);
     assert_eq!(get(store, "kept/joined").await, Ok(expected));

@@ -70,7 +70,9 @@ use onrush::WorkerHandle;
 use onrush_rt::blocking::block_on;
 use onrush_rt::descriptors::Descriptors;
 use onrush_store::sync::Exclusive;
-use onrush_store::{Condition, Kept, KeptUpload, Key, ResumableUploads, Store, StoreError};
+use onrush_store::{
+    Condition, Key, PartialUpload, RecordedUpload, ResumableUploads, Store, StoreError,
+};
 use record::{Record, Used};
 use records::{Known, Summary};
 use removed::RemovedUsers;
@@ -149,7 +151,7 @@ pub(in crate::files) struct Uploads {
 
 /// The uploads of `store` that are recorded: those that clients can continue. Blocks, and needs no
 /// worker.
-pub fn recorded_uploads(store: Arc<dyn Store>) -> onrush_store::Result<Vec<KeptUpload>> {
+pub fn recorded_uploads(store: Arc<dyn Store>) -> onrush_store::Result<Vec<RecordedUpload>> {
     let files = OpenFiles::new(&Descriptors::default());
     let uploads = Uploads::new(store, UploadLimits::default(), files);
     block_on(uploads.all())
@@ -197,12 +199,12 @@ impl Uploads {
     }
 
     /// Removes the bytes of an upload that is not going to be continued.
-    async fn discard(&self, kept: &Kept) -> onrush_store::Result<()> {
+    async fn discard(&self, kept: &PartialUpload) -> onrush_store::Result<()> {
         self.resumable()?.discard(kept).await
     }
 
     /// Removes what only `old` needs; see [`ResumableUploads::discard_replaced`].
-    async fn discard_replaced(&self, old: &Kept, new: &Kept) {
+    async fn discard_replaced(&self, old: &PartialUpload, new: &PartialUpload) {
         if let Ok(uploads) = self.resumable() {
             uploads.discard_replaced(old, new).await;
         }

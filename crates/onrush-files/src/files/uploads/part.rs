@@ -5,7 +5,7 @@ use crate::files::http::digest::Digests;
 use crate::files::receive::upload::{self, ReceiveError, Sink, UploadBuffers};
 use onrush::{RequestBody, WorkerHandle};
 use onrush_store::sync::Held;
-use onrush_store::{Kept, Key, StoreError};
+use onrush_store::{Key, PartialUpload, StoreError};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ impl Uploads {
         drop(session); // Others may use the upload meanwhile.
         let length = plan.range.end - plan.range.start;
         sink.receive(body, length, buffers, &guard).await?;
-        let synced = async { self.resumable()?.sync_kept(&sink.kept).await }.await;
+        let synced = async { self.resumable()?.sync_partial(&sink.kept).await }.await;
         let mut session = open().await?;
         if let Err(error) = synced {
             // A sync that was not tried says nothing about what was acknowledged.
@@ -79,7 +79,7 @@ fn was_not_tried(error: &StoreError) -> bool {
 struct PartSink {
     uploads: Arc<Uploads>,
     id: UploadId,
-    kept: Kept,
+    kept: PartialUpload,
     /// See [`Uploads::end_use`].
     swaps: u64,
     position: u64,
@@ -118,7 +118,7 @@ impl Sink for PartSink {
         self.counted += bytes;
         self.content.update(&buf).await;
         let uploads = self.uploads.resumable().map_err(ReceiveError::Store)?;
-        let written = uploads.write_kept(&self.kept, self.position, buf).await;
+        let written = uploads.write_partial(&self.kept, self.position, buf).await;
         self.position += bytes;
         written.map_err(|error| match error {
             StoreError::NotFound => ReceiveError::Body(NO_UPLOAD),

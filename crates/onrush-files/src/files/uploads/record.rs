@@ -4,7 +4,7 @@ use super::Parts;
 use super::in_base64;
 use crate::files::http::digest::SavedDigest;
 use crate::shares::Holder;
-use onrush_store::{Condition, Kept, Version};
+use onrush_store::{Condition, PartialUpload, Version};
 use serde::{Deserialize, Serialize};
 
 /// The maximum size of a record in bytes. The largest one has a key of 4 KiB.
@@ -25,7 +25,7 @@ pub(super) struct Record {
     /// See [`NewUpload::is_partial`](super::NewUpload::is_partial).
     #[serde(default)]
     pub(super) is_partial: bool,
-    /// See [`Kept::place`].
+    /// See [`PartialUpload::place`].
     #[serde(with = "in_base64")]
     pub(super) place: Vec<u8>,
     pub(super) condition: SavedCondition,
@@ -108,8 +108,8 @@ impl Record {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    pub(super) fn kept(&self) -> Kept {
-        Kept {
+    pub(super) fn kept(&self) -> PartialUpload {
+        PartialUpload {
             bytes: self.offset,
             place: self.place.clone(),
         }

@@ -8,7 +8,9 @@ use crate::files::object;
 use crate::files::receive::upload::ReceiveError;
 use crate::shares::Holder;
 use onrush_rt::coop;
-use onrush_store::{Condition, Kept, KeptUpload, Key, Kind, ListHow, StoreError, Version};
+use onrush_store::{
+    Condition, Key, Kind, ListHow, PartialUpload, RecordedUpload, StoreError, Version,
+};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -164,7 +166,7 @@ impl Uploads {
     }
 
     /// All uploads with a record.
-    pub(super) async fn all(&self) -> onrush_store::Result<Vec<KeptUpload>> {
+    pub(super) async fn all(&self) -> onrush_store::Result<Vec<RecordedUpload>> {
         let mut all = Vec::new();
         let each = async |id, _| {
             if let Some((record, _)) = self.find(id).await?
@@ -172,7 +174,7 @@ impl Uploads {
             {
                 let kept = record.kept();
                 let arrived_bytes = record.parts.as_ref().map(Parts::arrived_bytes);
-                all.push(KeptUpload {
+                all.push(RecordedUpload {
                     key,
                     kept,
                     arrived_bytes,
@@ -253,7 +255,12 @@ impl Uploads {
 
     /// Removes what only `kept` needs, which could not be recorded in the place of `old` because
     /// another server has continued the upload: no limit counts it.
-    pub(super) async fn drop_unrecorded(&self, id: UploadId, kept: &Kept, old: &Kept) {
+    pub(super) async fn drop_unrecorded(
+        &self,
+        id: UploadId,
+        kept: &PartialUpload,
+        old: &PartialUpload,
+    ) {
         match self.read(id).await {
             // The other one may have found it in the record, if the change was made and refused
             // when it was repeated.

@@ -12,7 +12,7 @@ use crate::files::shared::client_rights::REVOKED;
 use crate::shares::{Holder, Share};
 use onrush::{RequestBody, WorkerHandle};
 use onrush_store::sync::Held;
-use onrush_store::{Committed, Condition, Kept, Key, StoreError, Upload, Version};
+use onrush_store::{Committed, Condition, Key, PartialUpload, StoreError, Upload, Version};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -163,7 +163,7 @@ impl Session {
     }
 
     /// Where the store has the bytes.
-    pub(super) fn kept(&self) -> Kept {
+    pub(super) fn kept(&self) -> PartialUpload {
         self.state.record.kept()
     }
 
@@ -310,7 +310,7 @@ impl Session {
         for source in &sources {
             let upload = self.state.upload.as_mut();
             let upload = upload.ok_or(ReceiveError::Body(NO_UPLOAD))?;
-            match upload.append_kept(&source.kept()).await {
+            match upload.append_partial(&source.kept()).await {
                 Err(StoreError::NotFound) => {
                     // The bytes are lost, so the partial upload is.
                     let _ = self.state.uploads.remove_record(source.id()).await;

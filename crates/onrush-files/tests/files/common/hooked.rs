@@ -12,7 +12,7 @@ pub enum Call {
     Delete,
     CreateFolder,
     ReplaceProperties,
-    SyncKept,
+    SyncPartial,
     /// A listing of the server's own objects.
     ListOwn,
 }
@@ -140,37 +140,37 @@ impl<H: Hooks> ResumableUploads for Hooked<H> {
         &'a self,
         key: &'a Key,
         condition: Condition,
-        kept: &'a Kept,
+        kept: &'a PartialUpload,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
         self.folder.resume(key, condition, kept)
     }
 
-    fn write_kept<'a>(
+    fn write_partial<'a>(
         &'a self,
-        kept: &'a Kept,
+        kept: &'a PartialUpload,
         position: u64,
         buf: Vec<u8>,
     ) -> LocalFuture<'a, Result<Vec<u8>>> {
-        self.folder.write_kept(kept, position, buf)
+        self.folder.write_partial(kept, position, buf)
     }
 
-    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        self.run(Call::SyncKept, self.folder.sync_kept(kept))
+    fn sync_partial<'a>(&'a self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<()>> {
+        self.run(Call::SyncPartial, self.folder.sync_partial(kept))
     }
 
-    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+    fn discard<'a>(&'a self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<()>> {
         self.folder.discard(kept)
     }
 
     fn published<'a>(
         &'a self,
         key: &'a Key,
-        kept: &'a Kept,
+        kept: &'a PartialUpload,
     ) -> LocalFuture<'a, Result<Option<u64>>> {
         self.folder.published(key, kept)
     }
 
-    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
+    fn is_kept<'a>(&'a self, kept: &'a PartialUpload) -> LocalFuture<'a, Result<bool>> {
         self.folder.is_kept(kept)
     }
 
