@@ -175,7 +175,7 @@ impl Connection {
             window_bytes: WINDOW_BYTES,
             send_window: self.peer_window,
             declared_bytes,
-            priority: priority.map_or(Priority::default(), Priority::parse),
+            priority: priority.map_or(Priority::SHARED, Priority::parse),
         });
         Ok(match wrong {
             Some(Wrong::Rejected(reject)) => Event::Rejected { stream: id, reject },

@@ -27,6 +27,10 @@ use std::ops::Range;
 /// announces less: clients send this much before they read its settings.
 pub const WINDOW_BYTES: u32 = 65_535;
 
+/// The window of a connection after its first frames, in bytes. It is larger than that of a stream,
+/// so that one stream whose bytes are not consumed does not hold up the others.
+pub const CONNECTION_WINDOW_BYTES: u32 = 256 * 1024;
+
 /// How many streams a client may have open at a time. Some clients fail requests above this number
 /// instead of queuing them, so it is never lowered.
 pub const STREAMS_MAX: usize = 128;
@@ -207,7 +211,7 @@ impl Connection {
             last_stream: 0,
             receive_window: i64::from(WINDOW_BYTES),
             unannounced: 0,
-            window_bytes: WINDOW_BYTES,
+            window_bytes: CONNECTION_WINDOW_BYTES,
             ends: false,
             decoder: Decoder::new(),
             phase: Phase::Preface(false),
@@ -223,7 +227,8 @@ impl Connection {
         }
     }
 
-    /// Appends the settings of this side, which precede everything else (§3.4).
+    /// Appends the settings of this side, which precede everything else (§3.4), and the window of
+    /// the connection.
     pub fn begin(&mut self, limits: &Limits, out: &mut Vec<u8>) {
         let head_bytes_max = u32::try_from(limits.head_bytes_max).unwrap_or(u32::MAX);
         let settings = [
@@ -233,6 +238,8 @@ impl Connection {
         ];
         frame::put_settings(&settings, out);
         self.unacknowledged += 1;
+        frame::put_window_update(0, CONNECTION_WINDOW_BYTES - WINDOW_BYTES, out);
+        self.receive_window = i64::from(CONNECTION_WINDOW_BYTES);
     }
 
     /// The text of the head that the last [`Event::Request`] or [`Event::Rejected`] is about.
@@ -250,9 +257,36 @@ impl Connection {
         self.streams.len()
     }
 
-    /// Whether a header block or a frame has begun and not ended: the time limit of heads applies.
+    /// Whether the preface or a header block has begun and not ended: the time limit of heads
+    /// applies.
     pub fn is_within_block(&self) -> bool {
         self.phase == Phase::Block || matches!(self.phase, Phase::Preface(_))
+    }
+
+    /// The memory of a header block of which only a part has arrived, in bytes.
+    pub fn block_bytes(&self) -> usize {
+        self.block.capacity()
+    }
+
+    /// How many bytes [`Connection::receive`] needs to take something, with those of `input` from
+    /// its start.
+    pub fn needed_bytes(&self, input: &[u8]) -> usize {
+        match self.phase {
+            Phase::Preface(false) => PREFACE.len(),
+            Phase::Preface(true) | Phase::Frame | Phase::Block => match input.first_chunk() {
+                None => FRAME_HEAD_BYTES,
+                Some(head) => match FrameHead::parse(head) {
+                    head if head.kind == kind::DATA => {
+                        FRAME_HEAD_BYTES + usize::from(head.has(flag::PADDED))
+                    }
+                    head if is_skipped(head) || head.payload_bytes > PAYLOAD_BYTES_MAX => {
+                        FRAME_HEAD_BYTES
+                    }
+                    head => FRAME_HEAD_BYTES + head.payload_bytes,
+                },
+            },
+            Phase::Data { .. } | Phase::Skip(_) | Phase::Done => 1,
+        }
     }
 
     /// Takes a frame, or a piece of one, from the start of `input`. Returns the number of bytes

@@ -20,6 +20,13 @@ impl Default for Priority {
 }
 
 impl Priority {
+    /// That of a request which says nothing. Such a client does not know of priorities, and expects
+    /// that its responses share the connection.
+    pub const SHARED: Priority = Priority {
+        urgency: 3,
+        is_incremental: true,
+    };
+
     /// Parses the value of a field `priority` or of a PRIORITY_UPDATE: a dictionary of RFC 9651
     /// with the members `u` and `i`. What is unknown or malformed has no effect (RFC 9218 §4).
     pub fn parse(value: &[u8]) -> Priority {

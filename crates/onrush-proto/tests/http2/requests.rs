@@ -124,7 +124,9 @@ fn priorities_are_those_of_rfc_9218() {
     server.receive(&frame(PRIORITY_UPDATE, 0, 0, b"\0\0\0\x01u=6"));
     assert_eq!(server.connection.priority(1), priority(6, false));
     server.receive(&frame(HEADERS, ALL, 3, &block(&GET)));
-    assert_eq!(server.connection.priority(3), Priority::default());
+    assert_eq!(server.connection.priority(3), Priority::SHARED);
+    server.receive(&frame(HEADERS, ALL, 5, &with(&GET, &[("priority", "")])));
+    assert_eq!(server.connection.priority(5), Priority::default());
 }
 
 #[test]
