@@ -33,12 +33,12 @@ impl ConnId {
     }
 }
 
-/// Identifies the body of one request: the connection, and its number of responses when the request
-/// began.
+/// Identifies a request on one worker. The id is stale after its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BodyId {
+pub(crate) struct RequestId {
     pub(crate) connection: ConnId,
-    pub(crate) response_count: u32,
+    /// The number of responses of the connection before this one.
+    pub(crate) number: u32,
 }
 
 /// Serves requests. The errors are those of [`RequestBody`](crate::RequestBody).
@@ -56,33 +56,32 @@ pub(crate) trait Connections {
     fn limit_hit(&self);
     /// Records the route that a router has chosen for the request that is being started.
     fn routed(&self, template: &Rc<Template>);
-    /// Records who sent the present request of a connection, for the access log.
-    fn set_user(&self, connection: ConnId, user: &str);
-    /// Records the address of the client of the present request, for the access log.
-    fn set_client_address(&self, connection: ConnId, address: IpAddr);
+    /// Records who sent a request, for the access log.
+    fn set_user(&self, request: RequestId, user: &str);
+    /// Records the address of the client of a request, for the access log.
+    fn set_client_address(&self, request: RequestId, address: IpAddr);
     /// The next piece of a body; `None` at the end.
-    fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>>;
+    fn poll_piece(&self, request: RequestId, cx: &mut Context<'_>)
+    -> Poll<Option<io::Result<Buf>>>;
     /// Appends body bytes within the spare capacity of `into`; 0 at the end. A wake-up for fewer
     /// than `low_water` bytes is not useful, unless the client is slow or the body ends.
     fn poll_fill(
         &self,
-        body: BodyId,
+        request: RequestId,
         cx: &mut Context<'_>,
         into: &mut Vec<u8>,
         low_water: u32,
     ) -> Poll<io::Result<usize>>;
     /// Discards body bytes; returns their number, 0 at the end.
-    fn poll_discard(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<io::Result<usize>>;
-    fn body_remaining(&self, body: BodyId) -> Option<u64>;
-    fn limit_body(&self, body: BodyId, bytes_max: u64) -> io::Result<()>;
-    fn take_trailers(&self, body: BodyId) -> Option<Box<[u8]>>;
-    /// The present request of a connection, in the place of its body.
-    fn present_request(&self, connection: ConnId) -> Option<BodyId>;
-    /// Permits the response to the present request of a connection to be 101. Its "body" is then
-    /// what the client sends afterwards. `None` if the request has a body or is not of HTTP/1.1.
-    fn begin_upgrade(&self, connection: ConnId) -> Option<BodyId>;
+    fn poll_discard(&self, request: RequestId, cx: &mut Context<'_>) -> Poll<io::Result<usize>>;
+    fn body_remaining(&self, request: RequestId) -> Option<u64>;
+    fn limit_body(&self, request: RequestId, bytes_max: u64) -> io::Result<()>;
+    fn take_trailers(&self, request: RequestId) -> Option<Box<[u8]>>;
+    /// Permits the response to a request to be 101. Its "body" is then what the client sends
+    /// afterwards. `false` if the request has a body or is not of HTTP/1.1.
+    fn begin_upgrade(&self, request: RequestId) -> bool;
     /// The reader of the body has dropped it.
-    fn body_dropped(&self, body: BodyId);
+    fn body_dropped(&self, request: RequestId);
     /// Sends an interim response with rendered fields, if earlier output has left. Whether it has.
-    fn send_interim(&self, body: BodyId, status: u16, fields: &[u8]) -> bool;
+    fn send_interim(&self, request: RequestId, status: u16, fields: &[u8]) -> bool;
 }

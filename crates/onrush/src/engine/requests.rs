@@ -1,6 +1,6 @@
 //! What requests need of the engine: [`Connections`], the interface between the two.
 
-use crate::connections::{BodyId, ConnId, Connections};
+use crate::connections::{ConnId, Connections, RequestId};
 use crate::drain::Draining;
 use crate::engine::connection::transport::BodyTarget;
 use crate::engine::lifecycle::Engine;
@@ -53,27 +53,31 @@ impl Connections for Engine {
         self.conns.io.measurements.set_route(template);
     }
 
-    fn set_user(&self, connection: ConnId, user: &str) {
+    fn set_user(&self, request: RequestId, user: &str) {
         if self.conns.io.log.is_on()
-            && let Some(mut conn) = self.conns.open(connection)
+            && let Some(mut conn) = self.conns.present(request)
             && let Some(active) = conn.active.as_mut()
         {
-            active.wire.log_entries.set_user(user);
+            active.exchange.log_entries.set_user(user);
         }
     }
 
-    fn set_client_address(&self, connection: ConnId, address: IpAddr) {
+    fn set_client_address(&self, request: RequestId, address: IpAddr) {
         if self.conns.io.log.is_on()
-            && let Some(mut conn) = self.conns.open(connection)
+            && let Some(mut conn) = self.conns.present(request)
             && let Some(active) = conn.active.as_mut()
         {
-            active.wire.log_entries.set_client_address(address);
+            active.exchange.log_entries.set_client_address(address);
         }
     }
 
-    fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {
+    fn poll_piece(
+        &self,
+        request: RequestId,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Buf>>> {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
-        let Some(mut conn) = self.conns.present(body) else {
+        let Some(mut conn) = self.conns.present(request) else {
             return Poll::Ready(Some(Err(request_gone())));
         };
         match conn.next_piece(usize::MAX) {
@@ -86,7 +90,7 @@ impl Connections for Engine {
             NextPiece::Failed(error) => Poll::Ready(Some(Err(error))),
             NextPiece::Empty => {
                 drop(conn);
-                match self.conns.wait_for_body(body, cx, true) {
+                match self.conns.wait_for_body(request, cx, true) {
                     Ok(()) => Poll::Pending,
                     Err(error) => Poll::Ready(Some(Err(error))),
                 }
@@ -96,13 +100,13 @@ impl Connections for Engine {
 
     fn poll_fill(
         &self,
-        body: BodyId,
+        request: RequestId,
         cx: &mut Context<'_>,
         into: &mut Vec<u8>,
         low_water: u32,
     ) -> Poll<io::Result<usize>> {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
-        let Some(mut conn) = self.conns.present(body) else {
+        let Some(mut conn) = self.conns.present(request) else {
             return Poll::Ready(Err(request_gone()));
         };
         let mut filled = 0;
@@ -122,7 +126,7 @@ impl Connections for Engine {
                 NextPiece::Empty => {
                     let attempt = conn.try_direct(low_water, BodyTarget::Append(into));
                     drop(conn);
-                    return self.conns.finish_attempt(body, cx, attempt);
+                    return self.conns.finish_attempt(request, cx, attempt);
                 }
             }
         }
@@ -131,9 +135,9 @@ impl Connections for Engine {
         Poll::Ready(Ok(filled))
     }
 
-    fn poll_discard(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_discard(&self, request: RequestId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
-        let Some(mut conn) = self.conns.present(body) else {
+        let Some(mut conn) = self.conns.present(request) else {
             return Poll::Ready(Err(request_gone()));
         };
         match conn.next_piece(usize::MAX) {
@@ -147,51 +151,40 @@ impl Connections for Engine {
             NextPiece::Empty => {
                 let attempt = conn.try_discard();
                 drop(conn);
-                self.conns.finish_attempt(body, cx, attempt)
+                self.conns.finish_attempt(request, cx, attempt)
             }
         }
     }
 
-    fn body_remaining(&self, body: BodyId) -> Option<u64> {
-        self.conns.present(body)?.machine.body_remaining()
+    fn body_remaining(&self, request: RequestId) -> Option<u64> {
+        self.conns.present(request)?.machine.body_remaining()
     }
 
-    fn limit_body(&self, body: BodyId, bytes_max: u64) -> io::Result<()> {
-        let mut conn = self.conns.present(body).ok_or_else(request_gone)?;
+    fn limit_body(&self, request: RequestId, bytes_max: u64) -> io::Result<()> {
+        let mut conn = self.conns.present(request).ok_or_else(request_gone)?;
         let limited = conn.machine.set_body_limit(bytes_max);
         limited.map_err(|reject| conn.active().exchange.reject_body(reject))
     }
 
-    fn take_trailers(&self, body: BodyId) -> Option<Box<[u8]>> {
-        self.conns.present(body)?.machine.take_trailers()
+    fn take_trailers(&self, request: RequestId) -> Option<Box<[u8]>> {
+        self.conns.present(request)?.machine.take_trailers()
     }
 
-    fn present_request(&self, connection: ConnId) -> Option<BodyId> {
-        let response_count = self.conns.open(connection)?.response_count;
-        Some(BodyId {
-            connection,
-            response_count,
-        })
+    fn begin_upgrade(&self, request: RequestId) -> bool {
+        let conn = self.conns.present(request);
+        conn.is_some_and(|mut conn| conn.machine.begin_upgrade())
     }
 
-    fn begin_upgrade(&self, connection: ConnId) -> Option<BodyId> {
-        let mut conn = self.conns.open(connection)?;
-        conn.machine.begin_upgrade().then_some(BodyId {
-            connection,
-            response_count: conn.response_count,
-        })
-    }
-
-    fn body_dropped(&self, body: BodyId) {
-        if let Some(mut conn) = self.conns.present(body)
+    fn body_dropped(&self, request: RequestId) {
+        if let Some(mut conn) = self.conns.present(request)
             && (conn.machine.continue_due() || !self.settings.half_close)
         {
-            conn.active().exchange.dropped_body = Some(body.response_count);
+            conn.active().exchange.dropped_body = Some(request.number);
         }
     }
 
-    fn send_interim(&self, body: BodyId, status: u16, fields: &[u8]) -> bool {
-        let Some(mut conn) = self.conns.present(body) else {
+    fn send_interim(&self, request: RequestId, status: u16, fields: &[u8]) -> bool {
+        let Some(mut conn) = self.conns.present(request) else {
             return false;
         };
         // A client that does not read must not fill the memory.

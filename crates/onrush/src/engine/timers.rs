@@ -29,7 +29,7 @@ impl Engine {
                 conn.state.phase(),
                 over(|active| active.exchange.total_deadline_ms),
                 over(|active| active.exchange.body_deadline_ms),
-                over(|active| active.wire.write_deadline_ms),
+                over(|active| active.exchange.write_deadline_ms),
             )
         };
         let is_between = matches!(phase, Phase::ProxyHeader | Phase::Ready | Phase::Leaving);

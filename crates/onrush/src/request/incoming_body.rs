@@ -1,6 +1,6 @@
 //! The body of a request, which is read as it arrives.
 
-use crate::connections::{BodyId, Connections};
+use crate::connections::{Connections, RequestId};
 use onrush_proto::response::{FieldError, FieldLines};
 use onrush_rt::buf::Buf;
 use onrush_rt::coop;
@@ -72,7 +72,7 @@ impl Drop for RequestBody {
 #[derive(Clone)]
 struct BodySource {
     connections: Rc<dyn Connections>,
-    id: BodyId,
+    id: RequestId,
 }
 
 impl std::fmt::Debug for BodySource {
@@ -115,8 +115,8 @@ fn assert_spare(into: &Vec<u8>) {
 }
 
 impl InterimResponses {
-    pub(super) fn new(connections: Rc<dyn Connections>, id: Option<BodyId>) -> InterimResponses {
-        InterimResponses(id.map(|id| BodySource { connections, id }))
+    pub(super) fn new(connections: Rc<dyn Connections>, id: RequestId) -> InterimResponses {
+        InterimResponses(Some(BodySource { connections, id }))
     }
 
     /// Sends a response with this status, 102 to 199, and these fields. Returns whether it was
@@ -148,7 +148,7 @@ impl InterimResponses {
 impl RequestBody {
     /// A body that `connections` receives.
     #[inline]
-    pub(super) fn new(connections: Rc<dyn Connections>, id: BodyId) -> RequestBody {
+    pub(super) fn new(connections: Rc<dyn Connections>, id: RequestId) -> RequestBody {
         RequestBody(Some(BodySource { connections, id }))
     }
 

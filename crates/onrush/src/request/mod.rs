@@ -9,7 +9,7 @@ mod incoming_body;
 mod state;
 mod upgrade;
 
-use crate::connections::{BodyId, ConnId, Connections};
+use crate::connections::{ConnId, Connections, RequestId};
 use crate::params::Params;
 use crate::worker::WorkerHandle;
 pub use incoming_body::{InterimResponses, RequestBody};
@@ -122,8 +122,7 @@ impl Request {
     /// ```
     pub fn interim_responses(&self) -> InterimResponses {
         let parts = self.parts();
-        let id = parts.connections.present_request(parts.connection);
-        InterimResponses::new(parts.connections.clone(), id)
+        InterimResponses::new(parts.connections.clone(), parts.id)
     }
 
     /// The protocol version: HTTP/1.0 or HTTP/1.1 (RFC 9112 §2.3).
@@ -250,13 +249,13 @@ impl Request {
     /// disconnected. The first call of a connection costs a system call.
     pub fn peer(&self) -> Option<SocketAddr> {
         let parts = self.parts();
-        parts.connections.peer(parts.connection)
+        parts.connections.peer(parts.id.connection)
     }
 
     /// The peer of the socket (`getpeername(2)`), which may be a proxy.
     pub fn socket_peer(&self) -> Peer {
         let parts = self.parts();
-        parts.connections.socket_peer(parts.connection)
+        parts.connections.socket_peer(parts.id.connection)
     }
 
     /// The address at which the server accepted the connection (`getsockname(2)`; one system call).
@@ -265,7 +264,7 @@ impl Request {
     /// disconnected.
     pub fn local_address(&self) -> Option<Address> {
         let parts = self.parts();
-        parts.connections.local_address(parts.connection)
+        parts.connections.local_address(parts.id.connection)
     }
 
     /// The TLS session of the connection: version, cipher suite, the name that the client asked
@@ -277,7 +276,7 @@ impl Request {
     #[cfg(feature = "tls")]
     pub fn tls(&self) -> Option<std::sync::Arc<crate::tls::TlsInfo>> {
         let parts = self.parts();
-        parts.connections.tls(parts.connection)
+        parts.connections.tls(parts.id.connection)
     }
 
     /// Sets the name of the user who sent the request, for the field `user` of the access log
@@ -294,7 +293,7 @@ impl Request {
     /// ```
     pub fn set_user(&self, name: &str) {
         let parts = self.parts();
-        parts.connections.set_user(parts.connection, name);
+        parts.connections.set_user(parts.id, name);
     }
 
     /// Sets the address of the client for the field `peer` of the access log
@@ -302,9 +301,7 @@ impl Request {
     /// trusted to do so. Without an access log this costs a comparison.
     pub fn set_client_address(&self, address: IpAddr) {
         let parts = self.parts();
-        parts
-            .connections
-            .set_client_address(parts.connection, address);
+        parts.connections.set_client_address(parts.id, address);
     }
 
     /// Attaches a value for the applications and handlers that get this request next, such as who
@@ -485,7 +482,7 @@ pub(crate) struct RequestParts {
     bytes: Option<Buf>,
     connections: Rc<dyn Connections>,
     request_pool: Rc<RequestPool>,
-    connection: ConnId,
+    id: RequestId,
     params: Params,
     /// The value of `Request::set_method`.
     method: Option<&'static str>,
@@ -503,17 +500,17 @@ impl std::fmt::Debug for RequestParts {
 }
 
 impl RequestParts {
-    /// Makes the request whose head was parsed into `self`.
+    /// Makes the request whose head was parsed into `self`, with the text `bytes`.
     #[inline]
     pub(crate) fn into_request(
         mut self: Box<RequestParts>,
         bytes: Buf,
-        connection: ConnId,
-        body: Option<BodyId>,
+        id: RequestId,
+        has_body: bool,
     ) -> Request {
         self.bytes = Some(bytes);
-        self.connection = connection;
-        if let Some(id) = body {
+        self.id = id;
+        if has_body {
             self.body = RequestBody::new(self.connections.clone(), id);
         }
         Request { parts: Some(self) }
@@ -548,7 +545,10 @@ impl RequestPool {
             bytes: None,
             connections: connections.clone(),
             request_pool: self.clone(),
-            connection: ConnId::from_token(0),
+            id: RequestId {
+                connection: ConnId::from_token(0),
+                number: 0,
+            },
             params: Params::default(),
             method: None,
             extensions: Vec::new(),

@@ -98,8 +98,10 @@ impl Request {
             .map(str::to_owned)
             .collect();
         let parts = self.parts();
-        let id = parts.connections.begin_upgrade(parts.connection)?;
-        let reader = RequestBody::new(parts.connections.clone(), id);
+        if !parts.connections.begin_upgrade(parts.id) {
+            return None;
+        }
+        let reader = RequestBody::new(parts.connections.clone(), parts.id);
         Some(Upgrade { reader, protocols })
     }
 }

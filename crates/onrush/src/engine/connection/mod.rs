@@ -94,20 +94,12 @@ pub(crate) struct Wire {
     /// Rendered responses. The kernel has not accepted the bytes from `out_sent` on.
     pub(crate) out: Vec<u8>,
     pub(crate) out_sent: usize,
-    /// When the wait for the client to take bytes ends, in ms.
-    pub(crate) write_deadline_ms: Option<u64>,
-    /// The rate at which the client takes response bytes.
-    pub(in crate::engine) write_rate: RateMeter,
     /// The last send accepted fewer bytes than it was given: the socket buffer is full.
     pub(crate) socket_full: bool,
-    /// The write time limit has expired; the next send decides whether the client is too slow.
-    pub(crate) last_try: bool,
     /// The value of `SO_RCVLOWAT` that was set on the socket; 0 when none was set.
     pub(crate) low_water: u32,
     /// The last direct receive emptied the socket. The driver reports further input.
     pub(crate) emptied: bool,
-    /// The exchanges that have not ended; empty without an access log.
-    pub(crate) log_entries: LogEntries,
 }
 
 /// What a task sends, which decides what becomes of it when the client has ended its side.
@@ -140,6 +132,12 @@ pub(crate) struct Exchange {
     pub(crate) body_deadline_ms: Option<u64>,
     /// The rate at which the client sends body bytes.
     pub(in crate::engine) body_rate: RateMeter,
+    /// When the wait for the client to take bytes ends, in ms.
+    pub(crate) write_deadline_ms: Option<u64>,
+    /// The rate at which the client takes response bytes.
+    pub(in crate::engine) write_rate: RateMeter,
+    /// The write time limit has expired; the next send decides whether the client is too slow.
+    pub(crate) last_try: bool,
     /// The client sends too slowly to wait for many bytes at a time.
     pub(crate) slow_sender: bool,
     /// The body time limit has expired; a final receive decides whether bytes arrived unnoticed.
@@ -157,6 +155,9 @@ pub(crate) struct Exchange {
     pub(crate) total_deadline_ms: Option<u64>,
     /// The measurement of the request, when its response was not ready at once.
     pub(crate) measured: Option<Measured>,
+    /// Its entry in the access log, behind those of earlier responses that the kernel has not
+    /// accepted.
+    pub(crate) log_entries: LogEntries,
 }
 
 impl Active {
@@ -178,7 +179,7 @@ impl Active {
         self.wire.input.is_empty()
             && self.wire.unsent().is_empty()
             && self.exchange.task.is_none()
-            && self.wire.log_entries.is_empty()
+            && self.exchange.log_entries.is_empty()
             && self.listing.is_none()
     }
 }

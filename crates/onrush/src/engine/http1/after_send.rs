@@ -152,7 +152,7 @@ impl Engine {
             };
             conn.set_wait_timeout(Wait::Write, 0);
             let active = conn.active();
-            active.wire.last_try = active.exchange.writer.is_some();
+            active.exchange.last_try = active.exchange.writer.is_some();
             active.exchange.writer.take()
         };
         if let Some(writer) = writer {

@@ -8,7 +8,7 @@
 //! [`OpenConn`](crate::engine::open::OpenConn) has four words, and costs a small request about ten
 //! instructions (`cargo xtask bench --gate`).
 
-use crate::connections::{BodyId, ConnId};
+use crate::connections::{ConnId, RequestId};
 use crate::engine::connection::state::{AfterFlush, Expects, Phase};
 use crate::engine::connection::{BURST_MAX, Responding};
 use crate::engine::http1::input::NextInput;
@@ -275,7 +275,7 @@ impl Engine {
                         conn.state.expect_request();
                         self.conns.unlist(conn);
                     }
-                    Ok(head_bytes)
+                    Ok((head_bytes, conn.response_count))
                 }
                 Ok(Step::NeedMore) => {
                     drop(conns);
@@ -292,7 +292,11 @@ impl Engine {
             }
         };
         match parsed {
-            Ok(head_bytes) => self.start_request(id, data, parts, head_bytes, out),
+            Ok((head_bytes, number)) => {
+                let connection = id;
+                let id = RequestId { connection, number };
+                self.start_request(id, data, parts, head_bytes, out)
+            }
             Err((reject, after)) => {
                 self.request_pool.give(parts);
                 self.counters.rejected.count(Refusal::of(reject.status));
@@ -308,20 +312,21 @@ impl Engine {
     #[inline(always)]
     fn start_request(
         self: &Rc<Self>,
-        id: ConnId,
+        request_id: RequestId,
         mut data: Buf,
         parts: Box<RequestParts>,
         head_bytes: usize,
         out: &mut Vec<u8>,
     ) -> LoopStep {
-        if parts.head.framing() != Framing::None && self.conns.is_short_for_bodies() {
+        let id = request_id.connection;
+        let has_body = parts.head.framing() != Framing::None;
+        if has_body && self.conns.is_short_for_bodies() {
             let then = self.shed_body(id, parts, &data[..head_bytes], out);
             return then.map_or(LoopStep::Yield, LoopStep::End);
         }
         count(&self.counters.requests);
         let head = self.conns.memory.take_head(&mut data, head_bytes);
-        let mut body = None;
-        if parts.head.framing() != Framing::None {
+        if has_body {
             // Reading the body may send a 100 (Continue), which has to follow earlier responses.
             if self.conns.send_or_queue(id, out).is_err() {
                 self.send_failed(id);
@@ -334,11 +339,6 @@ impl Engine {
             conn.active()
                 .wire
                 .unpop_input(std::mem::replace(&mut data, head.slice(0..0)));
-            let response_count = conn.response_count;
-            body = Some(BodyId {
-                connection: id,
-                response_count,
-            });
         }
         if self.conns.io.log.is_on() {
             self.conns.log_request(id, &parts.head, &head);
@@ -347,8 +347,7 @@ impl Engine {
             let may_be_tls = cfg!(feature = "tls") && self.settings.tls.is_some();
             self.conns.measure(id, may_be_tls, &parts.head, &head);
         }
-        let has_body = body.is_some();
-        let request = parts.into_request(head, id, body);
+        let request = parts.into_request(head, request_id, has_body);
         let mut reply = None;
         self.context.begin_poll(UNROUTED);
         let started = {

@@ -7,7 +7,7 @@
 //! this connection. A reader that discards a body or fills a large buffer is woken once per large
 //! part (`SO_RCVLOWAT`), unless the client is slow.
 
-use crate::connections::BodyId;
+use crate::connections::RequestId;
 use crate::engine::connection::state::Receiving;
 use crate::engine::connection::transport::BodyTarget;
 use crate::engine::open::deadlines::Wait;
@@ -55,22 +55,22 @@ pub(in crate::engine) fn request_gone() -> io::Error {
 }
 
 impl OpenConns {
-    /// The connection, if the body belongs to its present request.
-    pub(in crate::engine) fn present(&self, body: BodyId) -> Option<OpenConn<'_>> {
-        let conn = self.open(body.connection)?;
-        (conn.response_count == body.response_count).then_some(conn)
+    /// The connection, if this is its present request.
+    pub(in crate::engine) fn present(&self, request: RequestId) -> Option<OpenConn<'_>> {
+        let conn = self.open(request.connection)?;
+        (conn.response_count == request.number).then_some(conn)
     }
 
     /// Stores the reader's waker until more bytes arrive. Fails when no more bytes will arrive.
     pub(in crate::engine) fn wait_for_body(
         &self,
-        body: BodyId,
+        request: RequestId,
         cx: &mut Context<'_>,
         resume: bool,
     ) -> io::Result<()> {
         let waker = user::clone_waker(cx.waker());
         let _replaced: Option<Waker>; // Dropped after the borrow ends: it is user code.
-        let mut conn = self.present(body).ok_or_else(request_gone)?;
+        let mut conn = self.present(request).ok_or_else(request_gone)?;
         // Before a 101, what has arrived may not be read yet.
         if conn.state.has_ended() && !conn.machine.may_upgrade() {
             let reject = Reject::new(400, "request body ended early");
@@ -107,13 +107,13 @@ impl OpenConns {
     /// Stores the reader's waker after an attempt to receive body bytes directly that found none.
     pub(in crate::engine) fn finish_attempt(
         &self,
-        body: BodyId,
+        request: RequestId,
         cx: &mut Context<'_>,
         attempt: Attempt,
     ) -> Poll<io::Result<usize>> {
         match attempt {
             Attempt::Done(result) => Poll::Ready(result),
-            Attempt::Wait { resume } => match self.wait_for_body(body, cx, resume) {
+            Attempt::Wait { resume } => match self.wait_for_body(request, cx, resume) {
                 Ok(()) => Poll::Pending,
                 Err(error) => Poll::Ready(Err(error)),
             },
@@ -151,7 +151,7 @@ impl OpenConn<'_> {
             };
             let body = data.slice(piece.data);
             data.advance(piece.consumed);
-            conn.active().wire.log_entries.receive(piece.consumed);
+            conn.active().exchange.log_entries.receive(piece.consumed);
             conn.active().wire.unpop_input(data);
             if !body.is_empty() {
                 conn.count_body_bytes(body.len());
@@ -214,7 +214,7 @@ impl OpenConn<'_> {
                 coop::spend(n);
                 self.set_wait_timeout(Wait::Body, 0);
                 let conn = &mut *self.conn;
-                conn.active().wire.log_entries.receive(n);
+                conn.active().exchange.log_entries.receive(n);
                 conn.count_body_bytes(n);
                 return Attempt::Done(Ok(n));
             }

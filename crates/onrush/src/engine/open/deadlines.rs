@@ -123,8 +123,8 @@ impl OpenConn<'_> {
                 &mut active.exchange.body_rate
             }
             Wait::Write => {
-                active.wire.write_deadline_ms = deadline;
-                &mut active.wire.write_rate
+                active.exchange.write_deadline_ms = deadline;
+                &mut active.exchange.write_rate
             }
         };
         if limit_ms == 0 {
@@ -142,7 +142,7 @@ impl OpenConn<'_> {
         let active = self.active();
         let rate_meter = match wait {
             Wait::Body => &mut active.exchange.body_rate,
-            Wait::Write => &mut active.wire.write_rate,
+            Wait::Write => &mut active.exchange.write_rate,
         };
         rate_meter.start_wait(response_count, all.context.now_ms(), &all.limits.get())
     }
@@ -166,7 +166,7 @@ impl OpenConn<'_> {
         let active = self.active();
         let waits = [
             active.exchange.body_deadline_ms,
-            active.wire.write_deadline_ms,
+            active.exchange.write_deadline_ms,
         ];
         let first = waits.into_iter().flatten().min();
         self.set_deadline(first.unwrap_or(u64::MAX));

@@ -130,7 +130,7 @@ impl OpenConns {
             Err(error) => return Poll::Ready(Err(error)),
         };
         if !is_queued {
-            let last_try = std::mem::take(&mut conn.active().wire.last_try);
+            let last_try = std::mem::take(&mut conn.active().exchange.last_try);
             match self.io.send_output(&mut conn, output) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if last_try {
@@ -141,12 +141,12 @@ impl OpenConns {
                     let bytes = *result.as_ref().unwrap_or(&0);
                     coop::spend(bytes);
                     let now_ms = self.context.now_ms();
-                    let waited_ms = (conn.active().wire.write_rate).present_wait_ms(now_ms);
+                    let waited_ms = (conn.active().exchange.write_rate).present_wait_ms(now_ms);
                     conn.set_wait_timeout(Wait::Write, 0);
                     // Queued records count when the kernel accepts them.
                     let unsent = conn.active().wire.unsent().len();
                     let accepted = bytes.saturating_sub(unsent);
-                    conn.active().wire.write_rate.record_bytes(accepted);
+                    conn.active().exchange.write_rate.record_bytes(accepted);
                     conn.active().exchange.rendered_bytes = 0;
                     if self.io.log.is_on() && !conn.transport.is_tls() {
                         self.io.log.accepted(&mut conn, bytes); // With TLS it is logged already.
@@ -175,7 +175,7 @@ impl OpenConns {
         };
         replaced = conn.active().exchange.writer.replace(waker);
         let mut polled = Poll::Pending;
-        if conn.active().wire.write_deadline_ms.is_none() {
+        if conn.active().exchange.write_deadline_ms.is_none() {
             conn.set_wait_timeout(Wait::Write, self.limits.get().write_timeout_ms);
             if !conn.begin_measured_wait(Wait::Write) {
                 polled = Poll::Ready(Err(self.record_slow_client()));

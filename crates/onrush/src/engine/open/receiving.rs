@@ -45,7 +45,7 @@ impl OpenConns {
         }
         data.advance(piece.consumed);
         let active = conn.active();
-        active.wire.log_entries.receive(piece.consumed);
+        active.exchange.log_entries.receive(piece.consumed);
         active.exchange.body_rate.end_wait(self.context.now_ms());
         conn.count_body_bytes(piece.consumed);
         Ok(data)

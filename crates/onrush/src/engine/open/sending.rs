@@ -48,8 +48,8 @@ impl OpenConn<'_> {
         self.state.begin_flush(id, then);
         self.pause_ahead(); // No request can start before this is sent.
         let response_count = self.response_count;
-        let wire = &mut self.active().wire;
-        wire.write_rate.continue_window(response_count);
+        let exchange = &mut self.active().exchange;
+        exchange.write_rate.continue_window(response_count);
         self.begin_measured_wait(Wait::Write);
         self.set_timeout(self.all.limits.get().write_timeout_ms);
     }
@@ -67,8 +67,8 @@ impl OpenConn<'_> {
         match (all.context.driver()).send(stream, active.wire.unsent()) {
             Ok(sent) => {
                 active.wire.out_sent += sent;
-                active.wire.write_rate.record_bytes(sent);
-                active.wire.write_rate.end_wait(all.context.now_ms());
+                active.exchange.write_rate.record_bytes(sent);
+                active.exchange.write_rate.end_wait(all.context.now_ms());
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),

@@ -75,7 +75,7 @@ impl ExchangeLog {
     pub(in crate::engine) fn forget(conn: &mut Conn) {
         conn.transport.forget_unsent();
         if let Some(active) = conn.active.as_mut() {
-            active.wire.log_entries = LogEntries::default();
+            active.exchange.log_entries = LogEntries::default();
         }
     }
 
@@ -90,7 +90,7 @@ impl ExchangeLog {
     #[inline(never)]
     pub(in crate::engine) fn begin(&self, conn: &mut Conn, head: &Head, bytes: &[u8]) {
         let entry = self.parsed_entry(conn, head, bytes);
-        conn.active().wire.log_entries.begin(entry);
+        conn.active().exchange.log_entries.begin(entry);
     }
 
     /// An exchange whose request has the head `bytes`.
@@ -178,7 +178,7 @@ impl ExchangeLog {
             self.rejected_entry(conn, received)
         };
         let entry = LogEntry { outcome, ..entry };
-        conn.active().wire.log_entries.begin(entry);
+        conn.active().exchange.log_entries.begin(entry);
         self.respond_whole(conn, status, rendered_before, out);
     }
 
@@ -213,7 +213,7 @@ impl ExchangeLog {
         let unsent = conn.unsent_response_bytes() + rendered_before;
         let active = conn.active();
         active
-            .wire
+            .exchange
             .log_entries
             .respond(status, unsent, head_bytes, bytes);
     }
@@ -223,7 +223,7 @@ impl ExchangeLog {
     pub(in crate::engine) fn accepted(&self, conn: &mut Conn, bytes: usize) {
         let bytes = conn.accepted_response_bytes(bytes);
         if let Some(active) = conn.active.as_mut() {
-            active.wire.log_entries.accept(bytes);
+            active.exchange.log_entries.accept(bytes);
             self.end_entries(conn);
         }
     }
@@ -231,7 +231,7 @@ impl ExchangeLog {
     /// Records that the kernel has accepted a whole response that a task sent.
     #[inline(never)]
     pub(in crate::engine) fn sent(&self, conn: &mut Conn) {
-        conn.active().wire.log_entries.complete_last();
+        conn.active().exchange.log_entries.complete_last();
         self.end_entries(conn);
     }
 
@@ -240,7 +240,7 @@ impl ExchangeLog {
             return;
         };
         let mut now_ns = None;
-        while let Some(mut ended) = active.wire.log_entries.pop_ended() {
+        while let Some(mut ended) = active.exchange.log_entries.pop_ended() {
             // Responses that were accepted together ended together.
             ended.ended_ns = *now_ns.get_or_insert_with(|| self.context.clock_ns());
             queue.push(ended);
@@ -252,7 +252,7 @@ impl ExchangeLog {
         let (Some(queue), Some(active)) = (self.queue.get(), conn.active.as_mut()) else {
             return;
         };
-        while let Some(mut ended) = active.wire.log_entries.pop_aborted(reason.outcome()) {
+        while let Some(mut ended) = active.exchange.log_entries.pop_aborted(reason.outcome()) {
             ended.ended_ns = self.context.clock_ns();
             queue.push(ended);
         }
