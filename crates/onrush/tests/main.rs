@@ -55,6 +55,8 @@ mod files;
 mod framing;
 // Hostile and broken peers.
 mod hostile;
+// HTTP/2.
+mod http2;
 // Types of the crate `http`.
 mod http_types;
 // Addresses, workers, and events that end a connection only.

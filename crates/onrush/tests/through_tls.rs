@@ -64,6 +64,7 @@ const NOT_HERE: [(&str, &[&str]); 8] = [
             "compression_streams",
             "content",
             "events",
+            "http2",
             "http_types",
             "offload",
             "ported",

@@ -145,19 +145,24 @@ fn client_certificates_are_required_or_optional() {
 fn alpn_selects_the_preferred_protocol_or_refuses() {
     let root = Authority::new("Root");
     let site = root.sign(&["example.org"]);
+    let both = |client: Client| {
+        client.change(|client| {
+            client.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        })
+    };
     let only_old = |client: Client| {
         client.change(|client| {
             client.alpn_protocols = vec![b"http/0.9".to_vec()];
         })
     };
     for (server, protocol) in [
-        (with(&site), Some(&b"http/1.1"[..])),
+        (with(&site), Some(&b"h2"[..])),
         (with(&site).alpn(["h2", "http/1.1"]), Some(b"h2")),
         (with(&site).alpn(["http/1.1", "h2"]), Some(b"http/1.1")),
         (with(&site).alpn([""; 0]), None),
     ] {
         let server = server.build().unwrap();
-        for client in clients(&root, None) {
+        for client in clients(&root, None).map(both) {
             let connection = client.connect(&server, "example.org").unwrap();
             assert_eq!(connection.server.alpn_protocol(), protocol);
         }
@@ -232,6 +237,7 @@ fn a_configuration_of_rustls_is_used_as_it_is() {
     assert!(!rustls.enable_secret_extraction, "the user's is unchanged");
     assert_eq!(server.certificates(), []);
     let client = Client::with(root.der(), VERSIONS[0], None, provider());
+    let client = client.change(|client| client.alpn_protocols = vec![b"h2".to_vec()]);
     let connection = client.connect(&server, "example.org").unwrap();
     assert_eq!(connection.server.alpn_protocol(), Some(&b"h2"[..]));
     assert_eq!(connection.client.tls13_tickets_received(), 5);

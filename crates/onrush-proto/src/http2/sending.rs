@@ -127,6 +127,11 @@ impl Connection {
     /// Appends the head of a DATA frame with `bytes` bytes, which the caller appends behind it: at
     /// most [`Connection::room`], and at most 16,384. `ends`: the response is complete with it.
     pub fn send_data_head(&mut self, stream: u32, bytes: usize, ends: bool, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.data_head(stream, bytes, ends));
+    }
+
+    /// As [`Connection::send_data_head`], for a caller that has the content in its place already.
+    pub fn data_head(&mut self, stream: u32, bytes: usize, ends: bool) -> [u8; FRAME_HEAD_BYTES] {
         debug_assert!(
             bytes <= self.room(stream).min(PAYLOAD_BYTES_MAX),
             "more than the window"
@@ -142,13 +147,13 @@ impl Connection {
             flags,
             stream,
         };
-        out.extend_from_slice(&head.bytes());
         if bytes >= USEFUL_BYTES_MIN {
             self.note_useful();
         }
         if ends {
             self.end_response(stream);
         }
+        head.bytes()
     }
 
     /// Ends a response with trailers: field lines with CRLF. Without lines, with an empty frame.

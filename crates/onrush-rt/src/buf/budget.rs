@@ -100,6 +100,11 @@ pub struct Reservation {
 }
 
 impl Reservation {
+    /// The number of bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Changes the number of bytes. Returns `false`, without a change, when the budget has not as
     /// many left. Fewer bytes are always possible.
     pub fn resize(&mut self, bytes: usize) -> bool {

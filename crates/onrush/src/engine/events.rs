@@ -84,6 +84,7 @@ impl Engine {
             Phase::Leaving => self.cancel_migration(id),
             // Otherwise the task notices it.
             Phase::Busy => _ = self.end_if_gone(id),
+            Phase::Streams => self.end_of_streams(id),
             Phase::Flushing(_) => {} // The pending send notices it.
         }
         if let Some(reader) = reader {

@@ -2,6 +2,7 @@
 
 use crate::connections::ConnId;
 use crate::engine::connection::Conn;
+use crate::engine::connection::http2::Http2;
 use crate::engine::connection::state::Target;
 use crate::engine::open::deadlines::DRAIN_FIRST_MS;
 use crate::engine::open::{OpenConn, OpenConns};
@@ -66,6 +67,8 @@ pub(crate) struct Settings {
     pub(crate) metrics: Option<Metrics>,
     /// Connections begin with a header of the PROXY protocol, of a trusted peer.
     pub(crate) proxy_protocol: bool,
+    /// Clients may speak HTTP/2.
+    pub(crate) http2: bool,
     /// A client that sends no more may still want its response.
     pub(crate) half_close: bool,
     /// The workers of this server.
@@ -251,6 +254,9 @@ impl Engine {
         let Some(mut conn) = self.conns.open(id) else {
             return;
         };
+        if conn.state.has_streams() {
+            return conn.begin_drain(self.context.now_ms());
+        }
         let queued = conn.unprocessed_bytes();
         let arrived = queued as u64 + self.context.driver().unread_bytes(conn.stream);
         self.conns.shutdown.limit_requests(id, arrived);
@@ -385,7 +391,11 @@ impl Engine {
         if let Some(measured) = measured {
             self.conns.io.measurements.abort(&measured);
         }
+        let slots = conn.http2().map(Http2::take_slots).unwrap_or_default();
         drop(conn);
+        for slot in slots {
+            self.drop_slot(slot, reason);
+        }
         if let Some(reader) = reader {
             user::wake(reader); // A user task that reads the body must not wait forever.
         }

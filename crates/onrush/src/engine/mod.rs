@@ -14,15 +14,16 @@
 //! connections of a worker share) · `open` (one connection, borrowed with that) · `lifecycle` (the
 //! engine, and the life of a connection) ·
 //! `no_tls`, `tls` (handshakes and received records) · `timers` (expired time limits) · `pressure`
-//! (shortage of receive memory) · `requests` (what they need of the engine) · `http1` (requests and
-//! responses) · `proxy_header` (the PROXY protocol) · `workers` (connections that move, blocked
-//! workers) · `admission` (which new connections are served) · `events` (events of the driver and
-//! the worker).
+//! (shortage of receive memory) · `requests` (what they need of the engine) · `http1`, `http2`
+//! (requests and responses) · `proxy_header` (the PROXY protocol) · `workers` (connections that
+//! move, blocked workers) · `admission` (which new connections are served) · `events` (events of
+//! the driver and the worker).
 
 mod admission;
 mod connection;
 mod events;
 mod http1;
+mod http2;
 mod lifecycle;
 #[cfg(not(feature = "tls"))]
 mod no_tls;

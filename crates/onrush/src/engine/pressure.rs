@@ -84,7 +84,8 @@ impl Engine {
         };
         conn.unlist();
         self.counters.evicted.add(1);
-        if conn.state.is_handshaking() || conn.state.is_in_proxy_header() {
+        let is_before_http = conn.state.is_handshaking() || conn.state.is_in_proxy_header();
+        if is_before_http || conn.state.has_streams() {
             drop(conn);
             return self.abort(id, CloseReason::Exhausted);
         }

@@ -5,7 +5,7 @@ use crate::drain::Draining;
 use crate::engine::connection::transport::BodyTarget;
 use crate::engine::lifecycle::Engine;
 use crate::engine::open::bodies::{NextPiece, request_gone};
-use crate::engine::open::deadlines::Wait;
+use crate::log::LogEntries;
 use crate::params::Template;
 use crate::worker::WorkerHandle;
 use onrush_rt::buf::Buf;
@@ -54,21 +54,11 @@ impl Connections for Engine {
     }
 
     fn set_user(&self, request: RequestId, user: &str) {
-        if self.conns.io.log.is_on()
-            && let Some(mut conn) = self.conns.present(request)
-            && let Some(active) = conn.active.as_mut()
-        {
-            active.exchange.log_entries.set_user(user);
-        }
+        self.with_log_entries(request, |entries| entries.set_user(user));
     }
 
     fn set_client_address(&self, request: RequestId, address: IpAddr) {
-        if self.conns.io.log.is_on()
-            && let Some(mut conn) = self.conns.present(request)
-            && let Some(active) = conn.active.as_mut()
-        {
-            active.exchange.log_entries.set_client_address(address);
-        }
+        self.with_log_entries(request, |entries| entries.set_client_address(address));
     }
 
     fn poll_piece(
@@ -77,24 +67,17 @@ impl Connections for Engine {
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Buf>>> {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
-        let Some(mut conn) = self.conns.present(request) else {
-            return Poll::Ready(Some(Err(request_gone())));
-        };
-        match conn.next_piece(usize::MAX) {
+        match self.conns.next_piece(request, usize::MAX) {
             NextPiece::Piece(piece) => {
                 coop::spend(piece.len());
-                conn.set_wait_timeout(Wait::Body, 0);
                 Poll::Ready(Some(Ok(piece)))
             }
             NextPiece::End => Poll::Ready(None),
             NextPiece::Failed(error) => Poll::Ready(Some(Err(error))),
-            NextPiece::Empty => {
-                drop(conn);
-                match self.conns.wait_for_body(request, cx, true) {
-                    Ok(()) => Poll::Pending,
-                    Err(error) => Poll::Ready(Some(Err(error))),
-                }
-            }
+            NextPiece::Empty => match self.conns.wait_for_body(request, cx, true) {
+                Ok(()) => Poll::Pending,
+                Err(error) => Poll::Ready(Some(Err(error))),
+            },
         }
     }
 
@@ -106,16 +89,13 @@ impl Connections for Engine {
         low_water: u32,
     ) -> Poll<io::Result<usize>> {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
-        let Some(mut conn) = self.conns.present(request) else {
-            return Poll::Ready(Err(request_gone()));
-        };
         let mut filled = 0;
         loop {
             let room = into.capacity() - into.len();
             if room == 0 {
                 break;
             }
-            match conn.next_piece(room) {
+            match self.conns.next_piece(request, room) {
                 NextPiece::Piece(piece) => {
                     into.extend_from_slice(&piece);
                     filled += piece.len();
@@ -124,50 +104,53 @@ impl Connections for Engine {
                 NextPiece::End => return Poll::Ready(Ok(0)),
                 NextPiece::Failed(error) => return Poll::Ready(Err(error)),
                 NextPiece::Empty => {
-                    let attempt = conn.try_direct(low_water, BodyTarget::Append(into));
-                    drop(conn);
+                    let target = BodyTarget::Append(into);
+                    let attempt = self.conns.try_direct(request, low_water, target);
                     return self.conns.finish_attempt(request, cx, attempt);
                 }
             }
         }
         coop::spend(filled);
-        conn.set_wait_timeout(Wait::Body, 0);
         Poll::Ready(Ok(filled))
     }
 
     fn poll_discard(&self, request: RequestId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
-        let Some(mut conn) = self.conns.present(request) else {
-            return Poll::Ready(Err(request_gone()));
-        };
-        match conn.next_piece(usize::MAX) {
+        match self.conns.next_piece(request, usize::MAX) {
             NextPiece::Piece(piece) => {
                 coop::spend(piece.len());
-                conn.set_wait_timeout(Wait::Body, 0);
                 Poll::Ready(Ok(piece.len()))
             }
             NextPiece::End => Poll::Ready(Ok(0)),
             NextPiece::Failed(error) => Poll::Ready(Err(error)),
             NextPiece::Empty => {
-                let attempt = conn.try_discard();
-                drop(conn);
+                let attempt = self.conns.try_discard(request);
                 self.conns.finish_attempt(request, cx, attempt)
             }
         }
     }
 
     fn body_remaining(&self, request: RequestId) -> Option<u64> {
-        self.conns.present(request)?.machine.body_remaining()
+        match self.conns.stream(request) {
+            Some(mut stream) => stream.body_remaining(),
+            None => self.conns.present(request)?.machine.body_remaining(),
+        }
     }
 
     fn limit_body(&self, request: RequestId, bytes_max: u64) -> io::Result<()> {
+        if let Some(mut stream) = self.conns.stream(request) {
+            return stream.limit_body(bytes_max);
+        }
         let mut conn = self.conns.present(request).ok_or_else(request_gone)?;
         let limited = conn.machine.set_body_limit(bytes_max);
         limited.map_err(|reject| conn.active().exchange.reject_body(reject))
     }
 
     fn take_trailers(&self, request: RequestId) -> Option<Box<[u8]>> {
-        self.conns.present(request)?.machine.take_trailers()
+        match self.conns.stream(request) {
+            Some(mut stream) => stream.take_trailers(),
+            None => self.conns.present(request)?.machine.take_trailers(),
+        }
     }
 
     fn begin_upgrade(&self, request: RequestId) -> bool {
@@ -176,7 +159,9 @@ impl Connections for Engine {
     }
 
     fn body_dropped(&self, request: RequestId) {
-        if let Some(mut conn) = self.conns.present(request)
+        if let Some(mut stream) = self.conns.stream(request) {
+            stream.discard(0);
+        } else if let Some(mut conn) = self.conns.present(request)
             && (conn.machine.continue_due() || !self.settings.half_close)
         {
             conn.active().exchange.dropped_body = Some(request.number);
@@ -184,6 +169,10 @@ impl Connections for Engine {
     }
 
     fn send_interim(&self, request: RequestId, status: u16, fields: &[u8]) -> bool {
+        if let Some(mut stream) = self.conns.stream(request) {
+            let may_send = stream.conn.unsent_len() == 0;
+            return may_send && stream.send_interim(status, fields);
+        }
         let Some(mut conn) = self.conns.present(request) else {
             return false;
         };
@@ -195,5 +184,21 @@ impl Connections for Engine {
         conn.machine.send_informational(status, fields, &mut out);
         // A connection that fails here fails again when the body is read.
         !out.is_empty() && self.conns.io.send_or_queue(&mut conn, &out).is_ok()
+    }
+}
+
+impl Engine {
+    /// Calls `change` with the entries of a request in the access log, if there is one.
+    fn with_log_entries(&self, request: RequestId, change: impl FnOnce(&mut LogEntries)) {
+        if !self.conns.io.log.is_on() {
+            return;
+        }
+        if let Some(mut stream) = self.conns.stream(request) {
+            change(&mut stream.slot().exchange.log_entries);
+        } else if let Some(mut conn) = self.conns.present(request)
+            && let Some(active) = conn.active.as_mut()
+        {
+            change(&mut active.exchange.log_entries);
+        }
     }
 }

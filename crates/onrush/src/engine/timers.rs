@@ -14,6 +14,13 @@ use std::rc::Rc;
 impl Engine {
     pub(super) fn timer_fired(self: &Rc<Self>, id: ConnId) {
         let now = self.context.now_ms();
+        if self.conns.has_streams(id) {
+            let has_expired = |mut conn: OpenConn<'_>| conn.has_expired();
+            if self.conns.open(id).is_some_and(has_expired) {
+                self.expire_streams(id);
+            }
+            return;
+        }
         let (phase, total_over, body_over, write_over) = {
             let Some(mut conn) = self.conns.open(id) else {
                 return;
@@ -39,6 +46,7 @@ impl Engine {
         }
         let alive = match phase {
             Phase::ProxyHeader | Phase::Ready | Phase::Leaving | Phase::Lingering => false,
+            Phase::Streams => true,
             _ if total_over => false,
             Phase::Busy => !write_over || self.retry_send(id),
             Phase::Flushing(_) => self.retry_send(id),
@@ -81,7 +89,7 @@ impl Engine {
                 self.close(id, CloseReason::Drained);
             }
             Phase::Ready | Phase::Leaving => self.close(id, CloseReason::Idle),
-            Phase::Busy | Phase::Flushing(_) => {
+            Phase::Busy | Phase::Flushing(_) | Phase::Streams => {
                 self.counters.timed_out.count(limit);
                 self.abort(id, CloseReason::TimedOut);
             }

@@ -93,6 +93,7 @@ pub struct Server {
     metrics: Option<Metrics>,
     proxy_protocol: bool,
     half_close: bool,
+    http2: bool,
     graceful: bool,
     blocking_threads: usize,
     blocking_pool: Option<blocking::BlockingPool>,
@@ -139,6 +140,7 @@ impl Server {
             metrics: None,
             proxy_protocol: false,
             half_close: false,
+            http2: true,
             graceful: false,
             blocking_threads: 16,
             blocking_pool: None,
@@ -357,6 +359,21 @@ impl Server {
     pub fn proxy_protocol(mut self, trusted: TrustedPeers) -> Server {
         self.proxy_protocol = true;
         self.running.trusted_proxies = trusted;
+        self
+    }
+
+    /// Whether clients may speak HTTP/2 without TLS. They begin to speak it at once, by prior
+    /// knowledge (RFC 9113 §3.3); an `Upgrade: h2c` is ignored. Default: yes. With TLS, the
+    /// handshake decides: see [`TlsConfigBuilder::alpn`](crate::tls::TlsConfigBuilder::alpn).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn hello(_: onrush::Request) -> &'static str { "hello" }
+    /// onrush::Server::bind("127.0.0.1:8080").http2(false).serve(hello)?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn http2(mut self, http2: bool) -> Server {
+        self.http2 = http2;
         self
     }
 
@@ -610,6 +627,7 @@ impl Server {
             metrics: self.metrics.clone(),
             proxy_protocol: self.proxy_protocol,
             half_close: self.half_close,
+            http2: self.http2,
             worker_set: Arc::new(WorkerSet::new(workers, self.placement)),
             watchdog: Arc::new(Watchdog::new(workers)),
         }

@@ -53,6 +53,7 @@ pub struct SimulationBuilder {
     running: RunningSettings,
     proxy_protocol: bool,
     half_close: bool,
+    http2: bool,
     #[cfg(feature = "tls")]
     tls: Option<TlsConfig>,
 }
@@ -72,6 +73,7 @@ impl SimulationBuilder {
             },
             proxy_protocol: false,
             half_close: false,
+            http2: true,
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -147,6 +149,12 @@ impl SimulationBuilder {
         self
     }
 
+    /// See [`Server::http2`](crate::Server::http2).
+    pub fn http2(mut self, http2: bool) -> SimulationBuilder {
+        self.http2 = http2;
+        self
+    }
+
     /// See [`Server::half_close`](crate::Server::half_close).
     pub fn half_close(mut self, half_close: bool) -> SimulationBuilder {
         self.half_close = half_close;
@@ -215,6 +223,7 @@ impl SimulationBuilder {
             metrics: self.metrics,
             proxy_protocol: self.proxy_protocol,
             half_close: self.half_close,
+            http2: self.http2,
             worker_set: Arc::new(WorkerSet::new(self.workers, Placement::Single)),
             watchdog: Arc::new(Watchdog::new(self.workers)),
         }

@@ -111,7 +111,9 @@ impl TlsConfigBuilder {
             certificates: Vec::new(),
             client_authorities: Vec::new(),
             is_client_required: true,
-            alpn: vec![b"http/1.1".to_vec(), b"http/1.0".to_vec()],
+            alpn: [&b"h2"[..], b"http/1.1", b"http/1.0"]
+                .map(<[u8]>::to_vec)
+                .into(),
             tickets: TICKETS,
             early_data_bytes: 0,
             is_tls12_accepted: true,
@@ -213,9 +215,9 @@ impl TlsConfigBuilder {
         self
     }
 
-    /// The protocols that ALPN (RFC 7301) offers, in order of preference. The default is
-    /// `http/1.1`, then `http/1.0`. A client that supports ALPN, but none of them, is refused with
-    /// an alert. Without any protocol, ALPN is not used.
+    /// The protocols that ALPN (RFC 7301) offers, in order of preference. The default is `h2`
+    /// (HTTP/2), then `http/1.1`, then `http/1.0`. A client that supports ALPN, but none of them,
+    /// is refused with an alert. Without any protocol, ALPN is not used.
     #[must_use]
     pub fn alpn<P: Into<Vec<u8>>>(
         mut self,

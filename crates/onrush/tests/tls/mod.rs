@@ -156,7 +156,7 @@ impl Client {
             }
             None => builder.with_no_client_auth(),
         };
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
         config.enable_early_data = true;
         Client {
             config: Arc::new(config),

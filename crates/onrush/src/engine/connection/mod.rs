@@ -7,16 +7,20 @@
 //!   output that the kernel has not accepted.
 //! - [`Exchange`] has one request and its response: the task of the handler, the wakers and the
 //!   time limits of its waits, and its measurement. HTTP/1 has at most one exchange at a time.
+//!   HTTP/2 has one in each slot of [`Http2`]; that of the connection then has the time limits of
+//!   its output.
 //!
 //! `state` has what the connection is doing, and how that may change.
 //!
 //! This module stores the rest; the other modules of the engine change it.
 //!
 //! Submodules, lowest first: `rate_meter` (transfer rates) · `unsent_limit` (what the kernel holds
-//! for a client) · `state` · `no_tls_connection`, `tls_connection` (TLS) · `transport` (plain or
-//! TLS) · `evictable` (those that may be evicted) · `table` (all connections of a worker).
+//! for a client) · `state` · `http2` (streams) · `no_tls_connection`, `tls_connection` (TLS) ·
+//! `transport` (plain or TLS) · `evictable` (those that may be evicted) · `table` (all connections
+//! of a worker).
 
 pub(in crate::engine) mod evictable;
+pub(in crate::engine) mod http2;
 #[cfg(not(feature = "tls"))]
 pub(in crate::engine) mod no_tls_connection;
 mod rate_meter;
@@ -28,6 +32,7 @@ pub(in crate::engine) mod transport;
 pub(in crate::engine) mod unsent_limit;
 
 use crate::engine::connection::evictable::Listing;
+use crate::engine::connection::http2::Http2;
 use crate::engine::connection::rate_meter::RateMeter;
 use crate::engine::connection::state::ConnState;
 use crate::engine::connection::transport::Transport;
@@ -79,6 +84,8 @@ pub(crate) struct Conn {
 pub(crate) struct Active {
     pub(crate) wire: Wire,
     pub(crate) exchange: Exchange,
+    /// What a connection that speaks HTTP/2 has besides, until it ends.
+    pub(in crate::engine) http2: Option<Box<Http2>>,
     /// The place in a list of `evictable`, while the connection is in one.
     pub(in crate::engine) listing: Option<Listing>,
 }
@@ -180,6 +187,7 @@ impl Active {
             && self.wire.unsent().is_empty()
             && self.exchange.task.is_none()
             && self.exchange.log_entries.is_empty()
+            && self.http2.is_none()
             && self.listing.is_none()
     }
 }
@@ -297,6 +305,12 @@ impl Conn {
     /// The state of a connection that is not idle, which this creates if there is none.
     pub(crate) fn active(&mut self) -> &mut Active {
         self.active.get_or_insert_default()
+    }
+
+    /// What a connection that speaks HTTP/2 has besides.
+    #[inline]
+    pub(in crate::engine) fn http2(&mut self) -> Option<&mut Http2> {
+        self.active.as_mut()?.http2.as_deref_mut()
     }
 
     /// The number of queued bytes of requests.

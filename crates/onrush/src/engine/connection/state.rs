@@ -11,8 +11,9 @@
 //!          Leaving ─► on another worker, or in another process
 //! ```
 //!
-//! With the PROXY protocol, a connection begins in `ProxyHeader`, which `Ready` follows. A
-//! connection may linger from every other phase, and be closed in every phase. Legal states between
+//! With the PROXY protocol, a connection begins in `ProxyHeader`, which `Ready` follows. One that
+//! begins with HTTP/2 goes from `Ready` to `Streams`, and from there to its end. A connection may
+//! linger from every other phase, and be closed in every phase. Legal states between
 //! two events, by [`Phase`]; `out` and `task` are in [`Wire`](crate::engine::connection::Wire) and
 //! [`Exchange`](crate::engine::connection::Exchange):
 //!
@@ -22,6 +23,7 @@
 //! | `Ready` | none | empty; records of TLS itself | any but `Nothing` | none | off while much input is queued | handshake, head, idle, rest of a body |
 //! | `Busy` | a handler or a sender | any | `Request` | any | any | body, write, total |
 //! | `Flushing` | none | not empty | any but `Head` | any | any | write |
+//! | `Streams` | none; in the slots of [`Http2`](crate::engine::connection::http2::Http2) | any | `Request` | none | off while much output is queued | the first of all waits |
 //! | `Lingering` | none | empty | any | any | on | linger |
 //! | `Leaving` | none | as in `Ready` | as in `Ready` | set | stopping | as in `Ready` |
 //!
@@ -47,6 +49,8 @@ pub(crate) enum Phase {
     Ready,
     /// A handler is pending, or a task sends its response.
     Busy,
+    /// The connection speaks HTTP/2, with any number of requests in progress.
+    Streams,
     /// Responses wait until the client takes them. Then this follows.
     Flushing(AfterFlush),
     /// The sending side is shut down (`SHUT_WR`). Input is discarded until the client closes or the
@@ -64,6 +68,7 @@ impl Phase {
             Phase::ProxyHeader => "proxy_header",
             Phase::Ready => "ready",
             Phase::Busy => "busy",
+            Phase::Streams => "streams",
             Phase::Flushing(_) => "flushing",
             Phase::Lingering => "lingering",
             Phase::Leaving => "leaving",
@@ -80,7 +85,8 @@ impl Phase {
             (Phase::Lingering, next) => next == Phase::Lingering,
             (from, Phase::ProxyHeader) => from == Phase::Ready,
             (Phase::ProxyHeader, next) => next == Phase::Ready,
-            (from, Phase::Leaving) => from == Phase::Ready,
+            (from, Phase::Leaving | Phase::Streams) => from == Phase::Ready,
+            (Phase::Streams, next) => matches!(next, Phase::Flushing(_) | Phase::Lingering),
             (from, Phase::Busy) => matches!(from, Phase::Ready | Phase::Busy),
             _ => true,
         }
@@ -208,6 +214,12 @@ impl ConnState {
         self.phase == Phase::Busy
     }
 
+    /// Whether the connection speaks HTTP/2.
+    #[inline]
+    pub(in crate::engine) fn has_streams(&self) -> bool {
+        self.phase == Phase::Streams
+    }
+
     #[inline]
     pub(crate) fn expects(&self) -> Expects {
         self.expects
@@ -256,6 +268,13 @@ impl ConnState {
     #[inline]
     pub(super) fn is_plainly_idle(&self) -> bool {
         self.receiving == Receiving::On && self.expects == Expects::Request && !self.has_ended
+    }
+
+    /// The connection speaks HTTP/2 from now on.
+    pub(in crate::engine) fn begin_streams(&mut self, id: ConnId) {
+        self.enter(id, Phase::Streams);
+        self.expects = Expects::Request;
+        self.leaving = None;
     }
 
     /// A task continues the connection.

@@ -61,7 +61,7 @@ impl Engine {
 
     /// Ends a connection after a send has failed. If the TLS session has failed, its alert is on
     /// its way to the client.
-    pub(super) fn send_failed(self: &Rc<Self>, id: ConnId) {
+    pub(in crate::engine) fn send_failed(self: &Rc<Self>, id: ConnId) {
         match self.conns.has_failed(id) {
             true => self.fail_tls(id),
             false => self.close(id, CloseReason::Broken),
@@ -96,12 +96,16 @@ impl Engine {
                 Phase::Flushing(then) => Some(then),
                 _ => None,
             };
-            let Some(active) = conn.active.as_mut() else {
+            if conn.active.is_none() {
                 return;
-            };
+            }
             match sent {
+                Ok(Sent::All) if conn.state.has_streams() => {
+                    drop(conn);
+                    return self.after_frames(id);
+                }
                 Ok(Sent::All) if then.is_some() => (None, then),
-                Ok(Sent::All) => (active.exchange.writer.take(), None),
+                Ok(Sent::All) => (conn.active().exchange.writer.take(), None),
                 Ok(Sent::Queued) => return,
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     drop(conn);

@@ -8,8 +8,8 @@
 mod after_send;
 mod idle;
 mod input;
-mod pending;
+pub(in crate::engine) mod pending;
 mod receive;
 mod reject;
 mod render;
-mod send_response;
+pub(in crate::engine) mod send_response;

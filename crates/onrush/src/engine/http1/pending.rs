@@ -10,6 +10,7 @@ use crate::engine::shared::socket_io::Sent;
 use crate::handler::Pending;
 use crate::metrics::CloseReason;
 use crate::panic_guard::{self, PanicGuard};
+use crate::response::Response;
 use onrush_proto::connection::After;
 use onrush_rt::buf::Buf;
 use onrush_rt::user;
@@ -20,25 +21,31 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 /// Counts a pending handler of the engine for as long as this exists.
-struct PendingHandler(Rc<Engine>);
+pub(in crate::engine) struct PendingHandler(Rc<Engine>);
 
 impl PendingHandler {
-    fn new(engine: &Rc<Engine>) -> PendingHandler {
+    pub(in crate::engine) fn new(engine: &Rc<Engine>) -> PendingHandler {
         engine.conns.memory.begin_pending();
         PendingHandler(engine.clone())
     }
 
-    async fn finish_handler(self, id: ConnId, mut handler_future: PanicGuard<Pending>) {
-        let mut response = std::future::poll_fn(|cx| {
+    /// Waits for the response.
+    pub(in crate::engine) async fn response(
+        self,
+        mut handler_future: PanicGuard<Pending>,
+    ) -> Response {
+        std::future::poll_fn(|cx| {
             let polled = guarded(&self.0.counters, || {
                 handler_future.get_mut().as_mut().poll(cx)
             });
             polled.unwrap_or_else(|| Poll::Ready(panic_response()))
         })
-        .await;
-        drop(handler_future);
+        .await
+    }
+
+    async fn finish_handler(self, id: ConnId, handler_future: PanicGuard<Pending>) {
         let engine = self.0.clone();
-        drop(self);
+        let mut response = self.response(handler_future).await;
         let mut out = Vec::new();
         match engine.render_response_cold(id, &mut response, &mut out) {
             Rendered::Gone => {}
@@ -104,12 +111,7 @@ impl Engine {
         let total_ms = u64::from(self.limits().total_timeout_ms);
         active.exchange.total_deadline_ms =
             (total_ms > 0 && !is_upgraded).then(|| self.context.now_ms() + total_ms);
-        active.exchange.task = Some(task_slot.start(GuardedTask {
-            engine: self.clone(),
-            id,
-            tag: self.context.poll_monitor().tag(),
-            work,
-        }));
+        active.exchange.task = Some(task_slot.start(self.guard_task(id, work)));
         conn.set_busy_deadline();
         conn.pause_if_short();
         // The future may have read before: `data` was not queued then.
@@ -125,6 +127,20 @@ impl Engine {
             user::wake(reader);
         }
         self.end_if_gone(id);
+    }
+
+    /// A task of a connection.
+    pub(in crate::engine) fn guard_task(
+        self: &Rc<Self>,
+        id: ConnId,
+        work: impl Future<Output = ()> + 'static,
+    ) -> impl Future<Output = ()> + 'static {
+        GuardedTask {
+            engine: self.clone(),
+            id,
+            tag: self.context.poll_monitor().tag(),
+            work,
+        }
     }
 
     /// Ends a connection whose client has gone, if no client half-closes. Returns whether it did.

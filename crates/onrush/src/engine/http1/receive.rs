@@ -9,8 +9,9 @@
 //! instructions (`cargo xtask bench --gate`).
 
 use crate::connections::{ConnId, RequestId};
+use crate::engine::connection::http2::is_preface;
 use crate::engine::connection::state::{AfterFlush, Expects, Phase};
-use crate::engine::connection::{BURST_MAX, Responding};
+use crate::engine::connection::{BURST_MAX, Conn, Responding};
 use crate::engine::http1::input::NextInput;
 use crate::engine::http1::render::{Rendered, SendFuture};
 use crate::engine::lifecycle::{Engine, count, guarded, panic_response};
@@ -39,6 +40,13 @@ enum LoopStep {
     Yield,
     /// Leave the loop: the rendered response is the last one.
     End(AfterFlush),
+}
+
+/// Whether `data`, which is not HTTP/1, begins a connection of HTTP/2 whose client knows that the
+/// server speaks it (RFC 9113 §3.3). With TLS, it says so in the handshake.
+#[cold]
+fn begins_http2(conn: &Conn, data: &[u8]) -> bool {
+    conn.response_count == 0 && !conn.transport.is_tls() && is_preface(data)
 }
 
 impl Engine {
@@ -84,6 +92,10 @@ impl Engine {
             };
             match conn.state.phase() {
                 Phase::Busy | Phase::Flushing(_) | Phase::Leaving => conn.queue_input(data),
+                Phase::Streams => {
+                    drop(conn);
+                    return self.receive_frames(id, data);
+                }
                 Phase::ProxyHeader | Phase::Ready | Phase::Lingering => return,
             }
         };
@@ -282,6 +294,13 @@ impl Engine {
                     self.conns.wait_for_rest_of_head(id, data);
                     self.request_pool.give(parts);
                     return LoopStep::NeedInput;
+                }
+                Err(_) if self.settings.http2 && begins_http2(conn, &data) => {
+                    drop(conns);
+                    self.request_pool.give(parts);
+                    self.begin_streams(id);
+                    self.receive_frames(id, data);
+                    return LoopStep::Yield;
                 }
                 Err(reject) => {
                     drop(conns);

@@ -1,26 +1,27 @@
 //! Sends the responses that do not fit into one buffer with others: large content, files, streams.
 
-use crate::body::{Content, Part, Streamed};
+use crate::body::{BoxedStream, Content, Part, Streamed};
 use crate::connections::ConnId;
 use crate::engine::lifecycle::{Engine, guarded};
 use crate::engine::open::OpenConns;
 use crate::engine::shared::socket_io::connection_gone;
-use crate::metrics::CloseReason;
+use crate::metrics::{CloseReason, Counters};
 use crate::panic_guard::{self, PanicGuard};
 use bytes::Bytes;
 use onrush_proto::chunked;
 use onrush_proto::connection::{After, SendAs};
 use onrush_rt::coop;
 use onrush_rt::fs::File;
+use onrush_rt::worker::WorkerContext;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 
 /// Content up to this size is sent in one buffer with its head.
-pub(super) const SMALL_BYTES: usize = 16 * 1024;
+pub(in crate::engine) const SMALL_BYTES: usize = 16 * 1024;
 /// The end of a chunk, behind its data (RFC 9112, section 7.1).
 const CHUNK_END: &[u8] = b"\r\n";
 /// The most of a file that is sent by one call. The cooperative budget counts it afterwards.
@@ -162,13 +163,7 @@ impl ResponseSender<'_> {
     async fn send_file(&self, file: &Arc<File>, mut offset: u64, length: u64) -> io::Result<()> {
         let end = offset.saturating_add(length);
         while offset < end {
-            let mut step = (end - offset).min(FILE_STEP_BYTES);
-            if !file.is_resident(offset, step) {
-                step = step.min(DISK_STEP_BYTES);
-                let next_step = (end - offset - step).min(DISK_STEP_BYTES);
-                self.read_ahead(file, offset, step, next_step).await?;
-            }
-            let step_end = offset + step;
+            let step_end = offset + read_file_ahead(&self.conns.context, file, offset, end).await?;
             while offset < step_end {
                 let left = (step_end - offset) as usize;
                 let sent = poll_fn(|cx| self.conns.poll_send_file(self.id, cx, file, offset, left))
@@ -181,36 +176,6 @@ impl ResponseSender<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Reads a part of a file into the page cache without blocking the worker. It reads exactly
-    /// this part: read-ahead by plain reads would continue within `sendfile(2)`, on the worker. The
-    /// kernel reads the `next` bytes while this part is sent.
-    async fn read_ahead(
-        &self,
-        file: &Arc<File>,
-        offset: u64,
-        length: u64,
-        next: u64,
-    ) -> io::Result<()> {
-        let file = file.clone();
-        let job = self.conns.context.blocking().run(move || {
-            file.advise_needed(offset, length);
-            let mut scratch = vec![0; 64 * 1024];
-            let (mut at, end) = (offset, offset + length);
-            while at < end {
-                match file.read_at(&mut scratch, at)? {
-                    0 => break,
-                    n => at += n as u64,
-                }
-            }
-            if next > 0 {
-                file.advise_needed(end, next);
-            }
-            Ok(())
-        });
-        job.await
-            .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
     }
 
     async fn send_stream(
@@ -242,10 +207,7 @@ impl ResponseSender<'_> {
                     return Poll::Ready(None);
                 }
                 ready!(coop::poll_proceed(cx));
-                let polled = guarded(&self.conns.counters, || {
-                    stream.get_mut().as_mut().poll_next(cx)
-                });
-                match polled.unwrap_or_else(|| Poll::Ready(Some(Err(stream_panicked())))) {
+                match poll_item(&self.conns.counters, &mut stream, cx) {
                     Poll::Ready(item) => Poll::Ready(Some(item)),
                     Poll::Pending if is_complete => Poll::Ready(Some(None)),
                     Poll::Pending if pending.is_empty() => Poll::Pending,
@@ -311,6 +273,62 @@ impl ResponseSender<'_> {
         }
         Ok(())
     }
+}
+
+/// Makes the next part of a file resident, from `offset` up to `end`, without blocking the worker.
+/// Returns its length in bytes.
+///
+/// What is not in the page cache is read by exactly this part: read-ahead by plain reads would
+/// continue while the worker sends it. The kernel reads what follows meanwhile.
+pub(in crate::engine) async fn read_file_ahead(
+    context: &WorkerContext,
+    file: &Arc<File>,
+    offset: u64,
+    end: u64,
+) -> io::Result<u64> {
+    let step = (end - offset).min(FILE_STEP_BYTES);
+    if file.is_resident(offset, step) {
+        return Ok(step);
+    }
+    let step = step.min(DISK_STEP_BYTES);
+    let next = (end - offset - step).min(DISK_STEP_BYTES);
+    let file = file.clone();
+    let job = context.blocking().run(move || {
+        file.advise_needed(offset, step);
+        let mut scratch = vec![0; 64 * 1024];
+        let (mut at, end) = (offset, offset + step);
+        while at < end {
+            match file.read_at(&mut scratch, at)? {
+                0 => break,
+                n => at += n as u64,
+            }
+        }
+        if next > 0 {
+            file.advise_needed(end, next);
+        }
+        Ok(step)
+    });
+    job.await
+        .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+}
+
+/// The next item of a stream, which is user code. A task whose budget is used up waits.
+pub(in crate::engine) fn next_item(
+    counters: &Counters,
+    stream: &mut PanicGuard<BoxedStream>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<io::Result<Bytes>>> {
+    ready!(coop::poll_proceed(cx));
+    poll_item(counters, stream, cx)
+}
+
+fn poll_item(
+    counters: &Counters,
+    stream: &mut PanicGuard<BoxedStream>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<io::Result<Bytes>>> {
+    let polled = guarded(counters, || stream.get_mut().as_mut().poll_next(cx));
+    polled.unwrap_or_else(|| Poll::Ready(Some(Err(stream_panicked()))))
 }
 
 #[cold]

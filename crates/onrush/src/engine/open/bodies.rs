@@ -55,10 +55,49 @@ pub(in crate::engine) fn request_gone() -> io::Error {
 }
 
 impl OpenConns {
-    /// The connection, if this is its present request.
+    /// The connection of HTTP/1, if this is its present request.
     pub(in crate::engine) fn present(&self, request: RequestId) -> Option<OpenConn<'_>> {
         let conn = self.open(request.connection)?;
-        (conn.response_count == request.number).then_some(conn)
+        let is_present = conn.response_count == request.number && !conn.state.has_streams();
+        is_present.then_some(conn)
+    }
+
+    /// The next piece of the body of a request, from up to `bytes_max` received bytes.
+    pub(in crate::engine) fn next_piece(&self, request: RequestId, bytes_max: usize) -> NextPiece {
+        if let Some(mut stream) = self.stream(request) {
+            return stream.next_piece(bytes_max);
+        }
+        let Some(mut conn) = self.present(request) else {
+            return NextPiece::Failed(request_gone());
+        };
+        let next = conn.next_piece(bytes_max);
+        if let NextPiece::Piece(_) = next {
+            conn.set_wait_timeout(Wait::Body, 0);
+        }
+        next
+    }
+
+    /// Discards body bytes directly, as [`OpenConn::try_direct`] receives them.
+    pub(in crate::engine) fn try_discard(&self, request: RequestId) -> Attempt {
+        let mut buffer = self.discard_buffer.borrow_mut();
+        if buffer.is_empty() {
+            *buffer = vec![0; DISCARD_BYTES];
+        }
+        let target = BodyTarget::Discard(&mut buffer);
+        self.try_direct(request, DISCARD_LOW_WATER, target)
+    }
+
+    /// As [`OpenConn::try_direct`]. The bytes of a stream come in frames, with those of others.
+    pub(in crate::engine) fn try_direct(
+        &self,
+        request: RequestId,
+        low_water: u32,
+        target: BodyTarget<'_>,
+    ) -> Attempt {
+        let conn = self.present(request);
+        conn.map_or(Attempt::Wait { resume: false }, |mut conn| {
+            conn.try_direct(low_water, target)
+        })
     }
 
     /// Stores the reader's waker until more bytes arrive. Fails when no more bytes will arrive.
@@ -68,6 +107,9 @@ impl OpenConns {
         cx: &mut Context<'_>,
         resume: bool,
     ) -> io::Result<()> {
+        if self.has_streams(request.connection) {
+            return self.wait_for_stream_body(request, cx);
+        }
         let waker = user::clone_waker(cx.waker());
         let _replaced: Option<Waker>; // Dropped after the borrow ends: it is user code.
         let mut conn = self.present(request).ok_or_else(request_gone)?;
@@ -123,7 +165,7 @@ impl OpenConns {
 
 impl OpenConn<'_> {
     /// The next piece of the body, from up to `bytes_max` received bytes.
-    pub(in crate::engine) fn next_piece(&mut self, bytes_max: usize) -> NextPiece {
+    fn next_piece(&mut self, bytes_max: usize) -> NextPiece {
         let (limits, conn) = (self.all.limits.get(), &mut *self.conn);
         loop {
             if let Some(error) = conn.active().exchange.body_error() {
@@ -160,22 +202,9 @@ impl OpenConn<'_> {
         }
     }
 
-    /// Discards body bytes directly, as [`OpenConn::try_direct`] receives them.
-    pub(in crate::engine) fn try_discard(&mut self) -> Attempt {
-        let mut buffer = self.all.discard_buffer.borrow_mut();
-        if buffer.is_empty() {
-            *buffer = vec![0; DISCARD_BYTES];
-        }
-        self.try_direct(DISCARD_LOW_WATER, BodyTarget::Discard(&mut buffer))
-    }
-
     /// Receives body bytes directly into the reader's memory, if enough of them are outstanding. A
     /// reader that does not need few bytes may wait until `low_water` have arrived.
-    pub(in crate::engine) fn try_direct(
-        &mut self,
-        low_water: u32,
-        target: BodyTarget<'_>,
-    ) -> Attempt {
+    fn try_direct(&mut self, low_water: u32, target: BodyTarget<'_>) -> Attempt {
         let (all, id, conn) = (self.all, self.id, &mut *self.conn);
         let run = conn.machine.body_run();
         let already = conn.state.receiving() == Receiving::Off;

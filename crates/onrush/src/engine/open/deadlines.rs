@@ -132,7 +132,14 @@ impl OpenConn<'_> {
         }
         if self.state.is_busy() {
             self.set_busy_deadline();
+        } else if let Some(deadline_ms) = deadline.filter(|_| self.state.has_streams()) {
+            self.note_deadline(deadline_ms);
         }
+    }
+
+    /// The time limit for a client to take what was sent, in ms; 0 for none.
+    pub(in crate::engine) fn write_timeout_ms(&self) -> u32 {
+        self.all.limits.get().write_timeout_ms
     }
 
     /// Begins or continues a wait for the client, during which its rate is measured. Returns

@@ -10,23 +10,27 @@
 //! Submodules, lowest first: `deadlines` (time limits) · `receiving` (input, and when the driver
 //! receives) · `bodies` (request bodies) · `sending` (rendered responses, and what is queued) ·
 //! `poll_send` (sends of tasks) · `exchange` (the begin and the end of a request) · `rejecting`
-//! (responses without a handler) · `records` (TLS).
+//! (responses without a handler) · `records` (TLS) · `streams`, `frames`
+//! (HTTP/2).
 
 pub(in crate::engine) mod bodies;
 pub(in crate::engine) mod deadlines;
 mod exchange;
+pub(in crate::engine) mod frames;
 mod poll_send;
 mod receiving;
 #[cfg(feature = "tls")]
 mod records;
 mod rejecting;
 mod sending;
+pub(in crate::engine) mod streams;
 
 use crate::connections::ConnId;
 use crate::engine::connection::Conn;
 use crate::engine::connection::evictable::Victim;
 use crate::engine::connection::table::{ConnTable, Conns};
 use crate::engine::connection::unsent_limit::UnsentLimits;
+use crate::engine::open::streams::DueList;
 use crate::engine::shared::exchange_log::ExchangeLog;
 use crate::engine::shared::measurements::Measurements;
 use crate::engine::shared::peers::Peers;
@@ -53,6 +57,8 @@ pub(in crate::engine) struct OpenConns {
     pub(in crate::engine) counters: Arc<Counters>,
     pub(in crate::engine) shutdown: Shutdown,
     pub(in crate::engine) peers: Rc<Peers>,
+    /// Connections with frames of HTTP/2 to send.
+    pub(in crate::engine) due: Rc<DueList>,
     table: ConnTable,
     /// Receives discarded bytes that the kernel cannot drop by itself.
     discard_buffer: RefCell<Vec<u8>>,
@@ -81,6 +87,7 @@ impl OpenConns {
             counters: counters.clone(),
             shutdown: Shutdown::default(),
             peers,
+            due: Rc::default(),
             table,
             discard_buffer: RefCell::default(),
         }

@@ -16,6 +16,7 @@
 
 use crate::connections::ConnId;
 use crate::engine::connection::Conn;
+use crate::engine::connection::http2::Slot;
 use crate::engine::connection::state::Phase;
 use crate::engine::connection::table::Conns;
 use crate::engine::shared::peers::Peers;
@@ -95,6 +96,10 @@ impl Crowd {
             Phase::Busy => conn.active.as_ref().is_some_and(|active| {
                 let exchange = &active.exchange;
                 exchange.reader.is_some() || exchange.writer.is_some() || active.has_unsent()
+            }),
+            Phase::Streams => conn.active.as_ref().is_some_and(|active| {
+                let http2 = active.http2.as_ref();
+                http2.is_some_and(|http2| http2.slots.iter().all(Slot::waits_for_client))
             }),
             Phase::Leaving => false,
         }

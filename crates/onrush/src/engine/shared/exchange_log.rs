@@ -94,7 +94,12 @@ impl ExchangeLog {
     }
 
     /// An exchange whose request has the head `bytes`.
-    fn parsed_entry(&self, conn: &Conn, head: &Head, bytes: &[u8]) -> LogEntry {
+    pub(in crate::engine) fn parsed_entry(
+        &self,
+        conn: &Conn,
+        head: &Head,
+        bytes: &[u8],
+    ) -> LogEntry {
         let field = |name| head.header(bytes, name).map(<[u8]>::to_vec);
         let line = RequestLine::Parsed {
             method: head.method(bytes).to_owned(),
@@ -116,7 +121,11 @@ impl ExchangeLog {
 
     /// An exchange whose request was rejected. `received` is the known part of the head, and
     /// perhaps bytes after it.
-    fn rejected_entry(&self, conn: &Conn, received: Received<'_>) -> LogEntry {
+    pub(in crate::engine) fn rejected_entry(
+        &self,
+        conn: &Conn,
+        received: Received<'_>,
+    ) -> LogEntry {
         let Received { bytes, limits } = received;
         // A valid head was rejected because of the length of its body.
         let mut head = Head::default();
@@ -236,11 +245,18 @@ impl ExchangeLog {
     }
 
     fn end_entries(&self, conn: &mut Conn) {
-        let (Some(queue), Some(active)) = (self.queue.get(), conn.active.as_mut()) else {
+        if let Some(active) = conn.active.as_mut() {
+            self.end_accepted(&mut active.exchange.log_entries);
+        }
+    }
+
+    /// Ends the exchanges whose responses were accepted.
+    pub(in crate::engine) fn end_accepted(&self, entries: &mut LogEntries) {
+        let Some(queue) = self.queue.get() else {
             return;
         };
         let mut now_ns = None;
-        while let Some(mut ended) = active.exchange.log_entries.pop_ended() {
+        while let Some(mut ended) = entries.pop_ended() {
             // Responses that were accepted together ended together.
             ended.ended_ns = *now_ns.get_or_insert_with(|| self.context.clock_ns());
             queue.push(ended);
@@ -249,10 +265,17 @@ impl ExchangeLog {
 
     /// Ends all exchanges of a closed connection.
     pub(in crate::engine) fn closed(&self, conn: &mut Conn, reason: CloseReason) {
-        let (Some(queue), Some(active)) = (self.queue.get(), conn.active.as_mut()) else {
+        if let Some(active) = conn.active.as_mut() {
+            self.end_aborted(&mut active.exchange.log_entries, reason);
+        }
+    }
+
+    /// Ends exchanges whose responses are not complete.
+    pub(in crate::engine) fn end_aborted(&self, entries: &mut LogEntries, reason: CloseReason) {
+        let Some(queue) = self.queue.get() else {
             return;
         };
-        while let Some(mut ended) = active.exchange.log_entries.pop_aborted(reason.outcome()) {
+        while let Some(mut ended) = entries.pop_aborted(reason.outcome()) {
             ended.ended_ns = self.context.clock_ns();
             queue.push(ended);
         }

@@ -64,6 +64,12 @@ impl Conn {
     /// the first one, with nothing received and nothing unsent. The start of the idle time follows
     /// from the deadline.
     pub(in crate::engine) fn idleness(&self, limits: &Limits) -> Option<Idleness> {
+        if self.state.has_streams() {
+            let http2 = self.active.as_ref()?.http2.as_ref()?;
+            let deadline_ms = http2.idle_deadline_ms.filter(|_| http2.is_idle())?;
+            let began_ms = deadline_ms.saturating_sub(u64::from(limits.idle_timeout_ms));
+            return Some((began_ms, self.response_count));
+        }
         let is_between = self.state.is_ready() || self.state.is_in_proxy_header();
         let is_idle = is_between
             && !self.state.has_ended()

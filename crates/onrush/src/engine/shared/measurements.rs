@@ -55,23 +55,39 @@ impl Measurements {
         }
     }
 
-    /// Stores the status and size of a response.
+    /// Stores the status and size of a response of HTTP/1.
     #[inline(never)]
     pub(in crate::engine) fn respond(&self, conn: &mut Conn, status: u16, body_bytes: Option<u64>) {
+        let exchange = conn.active.as_mut().map(|active| &mut active.exchange);
+        self.respond_to(exchange, status, body_bytes);
+    }
+
+    /// Stores the status and size of a response. `exchange`: that of the request, if it has one.
+    pub(in crate::engine) fn respond_to(
+        &self,
+        exchange: Option<&mut Exchange>,
+        status: u16,
+        body_bytes: Option<u64>,
+    ) {
         let mut present = self.present.borrow_mut();
         let measured = match present.as_mut() {
             Some(measured) => Some(measured),
-            None => (conn.active.as_mut()).and_then(|active| active.exchange.measured.as_mut()),
+            None => exchange.and_then(|exchange| exchange.measured.as_mut()),
         };
         if let Some(measured) = measured {
             (measured.status, measured.response_bytes) = (status, body_bytes);
         }
     }
 
-    /// Ends the measurement of the present request of a connection.
+    /// Ends the measurement of the present request of a connection of HTTP/1.
     #[inline(never)]
     pub(in crate::engine) fn end(&self, conn: &mut Conn) {
-        let waiting = || conn.active.as_mut()?.exchange.measured.take();
+        self.end_of(conn.active.as_mut().map(|active| &mut active.exchange));
+    }
+
+    /// Ends the measurement of a request. `exchange`: that of the request, if it has one.
+    pub(in crate::engine) fn end_of(&self, exchange: Option<&mut Exchange>) {
+        let waiting = || exchange?.measured.take();
         let measured = self.present.take().or_else(waiting);
         if let Some((recorder, measured)) = self.recorder.as_ref().zip(measured) {
             recorder.end(&measured);

@@ -7,6 +7,7 @@ use crate::engine::connection::Wire;
 use onrush_rt::buf::{Block, Buf, BufferPool};
 use onrush_rt::worker::WorkerContext;
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// Body bytes that are received ahead of the handler, per connection, before the client is slowed
@@ -136,6 +137,46 @@ impl ReceiveMemory {
         };
         block.extend(&second);
         Ok(Some(block.into_buf()))
+    }
+
+    /// Joins the first part of a frame and more of it, in a block with room for `bytes` bytes.
+    /// `None` if there is no memory for that.
+    pub(in crate::engine) fn join(&self, first: Buf, more: &[u8], bytes: usize) -> Option<Buf> {
+        let mut block = match first.try_into_block() {
+            Ok(block) if block.capacity() >= bytes => block,
+            first => {
+                let mut block = self.context.pool().take_exact(bytes)?;
+                match first {
+                    Ok(first) => block.extend(first.filled()),
+                    Err(first) => block.extend(&first),
+                };
+                block
+            }
+        };
+        block.extend(more);
+        Some(block.into_buf())
+    }
+
+    /// Adds a piece of a body to a queue. Small pieces are copied together, so that a client that
+    /// sends single bytes does not occupy a whole block with each of them.
+    pub(in crate::engine) fn gather(&self, queue: &mut VecDeque<Buf>, data: Buf) {
+        if data.is_empty() {
+            return;
+        }
+        if data.len() * 4 >= self.context.pool().block_bytes() {
+            return queue.push_back(data);
+        }
+        match queue.pop_back().map(Buf::try_into_block) {
+            Some(Ok(mut block)) if block.capacity() - block.len() >= data.len() => {
+                block.extend(&data);
+                queue.push_back(block.into_buf());
+            }
+            last => {
+                let last = last.map(|last| last.map_or_else(|shared| shared, Block::into_buf));
+                queue.extend(last);
+                queue.push_back(self.copy_if_small(data));
+            }
+        }
     }
 
     /// Splits the head off `data`. Copies both to smaller blocks if many handlers are pending.

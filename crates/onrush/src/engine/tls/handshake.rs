@@ -276,6 +276,7 @@ impl Engine {
         let is_validation =
             handshaken && (tls.info.as_ref()).is_some_and(|info| info.alpn() == Some(ACME_TLS));
         let is_admitted = !handshaken || self.admits(&mut tls);
+        let speaks_http2 = (tls.info.as_ref()).is_some_and(|info| info.alpn() == Some(b"h2"));
         if let Some(mut conn) = self.conns.open(id) {
             if let Some(own) = conn.tls() {
                 *own = tls;
@@ -284,6 +285,9 @@ impl Engine {
                 conn.record_handshake();
                 self.expect_first_head(&mut conn);
             }
+        }
+        if handshaken && speaks_http2 {
+            self.begin_streams(id);
         }
         if !handshaken {
             self.bound_messages();

@@ -135,6 +135,10 @@ impl Engine {
                     drop(conn);
                     return self.reclaim_memory();
                 }
+                Phase::Streams => {
+                    drop(conn);
+                    return self.watch_input(id);
+                }
                 Phase::ProxyHeader | Phase::Flushing(_) | Phase::Lingering | Phase::Leaving => {
                     return;
                 }
@@ -189,6 +193,7 @@ impl Engine {
             (task, reader, has_unsent)
         };
         drop(task);
+        self.drop_slots(id, CloseReason::Broken);
         if let Some(reader) = reader {
             user::wake(reader);
         }

@@ -72,8 +72,11 @@ impl Engine {
         let Some(mut conn) = self.conns.open(id) else {
             return;
         };
-        let moves_already = matches!(conn.state.phase(), Phase::Leaving | Phase::Lingering);
-        if moves_already
+        let stays = matches!(
+            conn.state.phase(),
+            Phase::Leaving | Phase::Lingering | Phase::Streams
+        );
+        if stays
             || conn.state.is_in_proxy_header()
             || conn.state.is_refused()
             || conn.state.has_ended()

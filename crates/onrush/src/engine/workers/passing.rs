@@ -42,8 +42,10 @@ impl Engine {
             let Some(mut conn) = self.conns.open(id) else {
                 return true;
             };
-            let stays = matches!(conn.state.phase(), Phase::Leaving | Phase::Lingering)
-                || conn.transport.is_tls()
+            let stays = matches!(
+                conn.state.phase(),
+                Phase::Leaving | Phase::Lingering | Phase::Streams
+            ) || conn.transport.is_tls()
                 || conn.state.is_in_proxy_header()
                 || conn.state.is_refused()
                 || conn.state.has_ended();

@@ -1,0 +1,275 @@
+//! HTTP/2 on one connection: the protocol machine, the frames that were made and not passed to the
+//! socket, and a [`Slot`] for each stream whose request or response has not ended.
+//!
+//! Whoever has content to send asks for room ([`Http2::room`]). What waits for the client is
+//! bounded by [`OUT_BYTES_MAX`], so a response of any length leaves place for the others. When
+//! there is place again, those that wait get their turn by priority (RFC 9218): the most urgent
+//! first; of the same urgency, those that can be used in parts one frame each, the others one after
+//! the other. Heads, and content that fits at once, do not wait for a turn.
+
+use crate::engine::connection::Exchange;
+use onrush_proto::http2::connection::Connection as Machine;
+use onrush_proto::http2::frame::{PAYLOAD_BYTES_MAX, PREFACE};
+use onrush_proto::http2::priority::Priority;
+use onrush_rt::buf::{Buf, Reservation};
+use std::collections::VecDeque;
+use std::task::Waker;
+
+/// No content is added while this many bytes of frames wait for the client.
+pub(in crate::engine) const OUT_BYTES_MAX: usize = 64 * 1024;
+
+/// At most this many of those that wait for a turn are woken at a time. Each may use a frame or all
+/// of the room.
+const TURNS_MAX: usize = 8;
+
+/// Whether the first bytes of a connection are those of HTTP/2 (RFC 9113 §3.4), as far as they are
+/// there.
+pub(in crate::engine) fn is_preface(bytes: &[u8]) -> bool {
+    let known = bytes.len().min(PREFACE.len());
+    known >= b"PRI ".len() && bytes[..known] == PREFACE[..known]
+}
+
+/// A connection that speaks HTTP/2.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Http2 {
+    pub(in crate::engine) machine: Machine,
+    /// Frames that were not passed to the socket.
+    pub(in crate::engine) out: Vec<u8>,
+    pub(in crate::engine) slots: Vec<Slot>,
+    /// The frames will be sent soon: the connection is in the list of those.
+    pub(in crate::engine) is_due: bool,
+    /// Received bytes wait until the client takes what was sent.
+    pub(in crate::engine) is_held_up: bool,
+    /// A task goes on with received bytes.
+    pub(in crate::engine) has_input_task: bool,
+    /// Requests started in the iteration with this number.
+    pub(in crate::engine) started: (u64, u32),
+    /// The connection ends when all responses have been sent.
+    pub(in crate::engine) ends: bool,
+    /// When the rest of a frame, of a header block or of the preface is due, in ms.
+    pub(in crate::engine) input_deadline_ms: Option<u64>,
+    /// When the client must have acknowledged the settings, in ms.
+    pub(in crate::engine) settings_deadline_ms: Option<u64>,
+    /// When the connection ends because no stream is open, in ms.
+    pub(in crate::engine) idle_deadline_ms: Option<u64>,
+    /// When no more streams may begin, because the server drains, in ms.
+    pub(in crate::engine) drain_deadline_ms: Option<u64>,
+    /// The first part of a frame.
+    pub(in crate::engine) partial: Option<Buf>,
+    /// The memory of a header block of which a part has arrived.
+    pub(in crate::engine) block: Option<Reservation>,
+    /// Counts turns.
+    turn: u64,
+    /// The slots that wait for a turn, or were woken for one.
+    wanting: usize,
+}
+
+/// A stream whose request or response has not ended.
+#[derive(Debug)]
+pub(in crate::engine) struct Slot {
+    pub(in crate::engine) stream: u32,
+    pub(in crate::engine) exchange: Exchange,
+    /// Received and not read.
+    pub(in crate::engine) input: VecDeque<Buf>,
+    pub(in crate::engine) input_bytes: usize,
+    /// The client has ended its side.
+    pub(in crate::engine) has_ended: bool,
+    pub(in crate::engine) trailers: Option<Box<[u8]>>,
+    /// What is left to read by `content-length`, in bytes.
+    pub(in crate::engine) remaining: Option<u64>,
+    /// What may be read, in bytes.
+    pub(in crate::engine) allowed: u64,
+    /// The client waits for a 100.
+    pub(in crate::engine) expects: bool,
+    /// Nobody reads what the client sends.
+    pub(in crate::engine) is_discarded: bool,
+    /// The response is complete, and the client still sends its body.
+    pub(in crate::engine) rest: Option<Rest>,
+    priority: Priority,
+    /// When it had its last turn, by [`Http2::turn`].
+    turn: u64,
+    wants_turn: bool,
+}
+
+/// How long a body is discarded whose response is complete.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Rest {
+    /// In ms.
+    pub(in crate::engine) deadline_ms: u64,
+    /// How much of it may still arrive, in bytes.
+    pub(in crate::engine) bytes: u64,
+}
+
+impl Slot {
+    /// The slot of a new stream.
+    pub(in crate::engine) fn new(stream: u32, priority: Priority) -> Slot {
+        Slot {
+            stream,
+            exchange: Exchange::default(),
+            input: VecDeque::new(),
+            input_bytes: 0,
+            has_ended: false,
+            trailers: None,
+            remaining: None,
+            allowed: u64::MAX,
+            expects: false,
+            is_discarded: false,
+            rest: None,
+            priority,
+            turn: 0,
+            wants_turn: false,
+        }
+    }
+
+    /// Drops what was received and not read. Returns the number of bytes.
+    pub(in crate::engine) fn drop_input(&mut self) -> usize {
+        self.input = VecDeque::new();
+        std::mem::take(&mut self.input_bytes)
+    }
+
+    /// Whether the stream goes on only when its client sends or takes bytes.
+    pub(in crate::engine) fn waits_for_client(&self) -> bool {
+        self.rest.is_some() || self.exchange.reader.is_some() || self.exchange.writer.is_some()
+    }
+}
+
+impl Http2 {
+    /// The place of a stream among the slots.
+    #[inline]
+    pub(in crate::engine) fn place(&self, stream: u32) -> Option<usize> {
+        self.slots.iter().position(|slot| slot.stream == stream)
+    }
+
+    #[inline]
+    pub(in crate::engine) fn slot(&mut self, stream: u32) -> Option<&mut Slot> {
+        self.slots.iter_mut().find(|slot| slot.stream == stream)
+    }
+
+    /// Removes the slot of a stream. The caller drops it outside any borrow, because its task is
+    /// user code.
+    pub(in crate::engine) fn take_slot(&mut self, stream: u32) -> Option<Slot> {
+        let slot = self.slots.swap_remove(self.place(stream)?);
+        self.wanting -= usize::from(slot.wants_turn);
+        if self.slots.is_empty() {
+            self.slots.shrink_to(1);
+        }
+        Some(slot)
+    }
+
+    /// Removes all slots, as [`Http2::take_slot`] one.
+    pub(in crate::engine) fn take_slots(&mut self) -> Vec<Slot> {
+        self.wanting = 0;
+        std::mem::take(&mut self.slots)
+    }
+
+    /// Whether no stream is open and nothing waits to be sent.
+    pub(in crate::engine) fn is_idle(&self) -> bool {
+        self.slots.is_empty() && self.out.is_empty()
+    }
+
+    /// How many bytes of content a stream may send now. `unsent`: bytes that wait behind the socket
+    /// already. If it may send none because others have their turn first, its waker is called when
+    /// it has one.
+    pub(in crate::engine) fn room(&mut self, stream: u32, unsent: usize) -> usize {
+        let room = self.machine.room(stream).min(PAYLOAD_BYTES_MAX);
+        let is_full = self.out.len() + unsent >= OUT_BYTES_MAX;
+        let Some(at) = self.place(stream) else {
+            return 0;
+        };
+        let waits = room > 0 && (is_full || self.is_behind(at));
+        self.want_turn(at, waits);
+        match waits {
+            true => 0,
+            false => room,
+        }
+    }
+
+    /// A stream has sent content.
+    pub(in crate::engine) fn note_turn(&mut self, stream: u32) {
+        self.turn += 1;
+        let turn = self.turn;
+        if let Some(slot) = self.slot(stream) {
+            slot.turn = turn;
+        }
+    }
+
+    /// A stream is going to send content at once, so others do not use up the room before it.
+    pub(in crate::engine) fn expect_content(&mut self, stream: u32) {
+        if let Some(at) = self.place(stream) {
+            self.want_turn(at, true);
+        }
+    }
+
+    fn want_turn(&mut self, at: usize, wants: bool) {
+        let before = std::mem::replace(&mut self.slots[at].wants_turn, wants);
+        self.wanting = self.wanting + usize::from(wants) - usize::from(before);
+    }
+
+    /// Whether another stream has its turn before the one at `at`.
+    fn is_behind(&self, at: usize) -> bool {
+        let own = &self.slots[at];
+        if self.wanting == usize::from(own.wants_turn) {
+            return false;
+        }
+        self.slots.iter().any(|other| {
+            let is_first = other.priority.urgency < own.priority.urgency;
+            let is_equal = other.priority.urgency == own.priority.urgency;
+            let shares = match (own.priority.is_incremental, other.priority.is_incremental) {
+                (false, false) => other.stream < own.stream,
+                _ => other.turn < own.turn,
+            };
+            other.wants_turn && other.stream != own.stream && (is_first || (is_equal && shares))
+        })
+    }
+
+    /// The wakers of those that have their turn now, in its order. `unsent`: as in [`Http2::room`].
+    pub(in crate::engine) fn take_turns(&mut self, unsent: usize) -> Vec<Waker> {
+        if self.out.len() + unsent >= OUT_BYTES_MAX {
+            return Vec::new();
+        }
+        let mut turns: Vec<(u8, u64, u32, usize)> = Vec::new();
+        for at in 0..self.slots.len() {
+            if self.slots[at].exchange.writer.is_none() {
+                continue;
+            }
+            let stream = self.slots[at].stream;
+            let has_room = self.machine.room(stream) > 0;
+            self.want_turn(at, has_room);
+            if has_room {
+                let (priority, slot) = (self.machine.priority(stream), &mut self.slots[at]);
+                slot.priority = priority;
+                let turn = match priority.is_incremental {
+                    true => slot.turn,
+                    false => 0,
+                };
+                turns.push((priority.urgency, turn, stream, at));
+            }
+        }
+        turns.sort_unstable();
+        turns.truncate(TURNS_MAX);
+        let wakers = turns
+            .into_iter()
+            .map(|(.., at)| self.slots[at].exchange.writer.take());
+        wakers.flatten().collect()
+    }
+
+    /// When something of the connection or of a stream is due next, in ms.
+    pub(in crate::engine) fn next_deadline_ms(&self) -> Option<u64> {
+        let own = [
+            self.input_deadline_ms,
+            self.settings_deadline_ms,
+            self.idle_deadline_ms,
+            self.drain_deadline_ms,
+        ];
+        let of_slots = self.slots.iter().flat_map(|slot| {
+            let exchange = &slot.exchange;
+            [
+                exchange.body_deadline_ms,
+                exchange.write_deadline_ms,
+                exchange.total_deadline_ms,
+                slot.rest.map(|rest| rest.deadline_ms),
+            ]
+        });
+        own.into_iter().chain(of_slots).flatten().min()
+    }
+}

@@ -1,0 +1,127 @@
+//! Responses: their heads, and content that fits at once.
+
+use crate::body::{Content, Part};
+use crate::connections::RequestId;
+use crate::engine::connection::http2::OUT_BYTES_MAX;
+use crate::engine::http1::send_response::SMALL_BYTES;
+use crate::engine::lifecycle::Engine;
+use crate::response::Response;
+use onrush_proto::connection::SendAs;
+use onrush_proto::http2::sending::ResponseHead;
+use onrush_proto::reject::Reject;
+use onrush_proto::response::ContentLength;
+use std::rc::Rc;
+
+/// What is left to do for a response.
+pub(super) enum Responded {
+    /// The stream is gone.
+    Gone,
+    /// It is complete.
+    Whole,
+    /// This content follows.
+    Content(Content, SendAs),
+}
+
+/// The response to a request that breaks a rule or exceeds a limit.
+pub(super) fn rejection(reject: Reject) -> Response {
+    Response::text(format!("{}\n", reject.reason)).with_status(reject.status)
+}
+
+/// Whether content can be sent as soon as there is room for it.
+fn is_in_memory(content: &Content) -> bool {
+    match content {
+        Content::Static(_) | Content::Bytes(_) => true,
+        Content::Parts(parts) => matches!(parts.get().front(), Some(Part::Bytes(_))),
+        _ => false,
+    }
+}
+
+impl Engine {
+    /// Adds a response to the frames of its connection.
+    pub(super) fn respond(
+        self: &Rc<Self>,
+        request: RequestId,
+        response: &mut Response,
+    ) -> Responded {
+        let reject = {
+            let stream = self.conns.stream(request);
+            stream.and_then(|mut stream| stream.slot().exchange.reject.take())
+        };
+        match reject {
+            // The body broke a rule after the handler had started.
+            Some(reject) if response.status.0 < 400 => *response = rejection(reject),
+            // There is no other protocol to switch to.
+            _ if response.status.0 == 101 => *response = Response::internal_error(),
+            _ => {}
+        }
+        let date = self.conns.rendering.date();
+        let Some(mut stream) = self.conns.stream(request) else {
+            return Responded::Gone;
+        };
+        let (number, unsent) = (request.number, stream.conn.unsent_len());
+        let is_stream = matches!(response.body.0, Content::Stream(_));
+        if is_stream && !stream.slot().is_discarded {
+            // The body is read while the response is sent, and no 100 can follow its head.
+            stream.send_continue();
+        }
+        let length = response.body.length();
+        let status = response.status.0;
+        let head = ResponseHead {
+            status,
+            content_type: response.content_type,
+            fields: response.fields.as_bytes(),
+            length: length.map_or(ContentLength::Unknown, ContentLength::Known),
+            date: &date,
+        };
+        let http2 = stream.http2();
+        if http2.out.capacity() == 0 {
+            http2.out = self.conns.rendering.take_buffer();
+        }
+        let before = http2.out.len();
+        let send_as = http2.machine.send_head(number, &head, &mut http2.out);
+        let head_bytes = http2.out.len() - before;
+        let room = http2.machine.room(number);
+        let small = match (send_as, &response.body.0) {
+            (SendAs::Nothing, _) => Some(&b""[..]),
+            (SendAs::Length(_), Content::Static(bytes)) => Some(*bytes),
+            (SendAs::Length(_), Content::Bytes(bytes)) => Some(&bytes.get()[..]),
+            #[cfg(feature = "coroutine")]
+            (SendAs::Length(_), Content::Pooled(kept)) => Some(&kept.0[..]),
+            _ => None,
+        };
+        let fits = |bytes: &&[u8]| {
+            bytes.is_empty()
+                || (bytes.len() <= SMALL_BYTES.min(room) && before + unsent < OUT_BYTES_MAX)
+        };
+        let small = small.filter(fits);
+        if let Some(bytes) = small.filter(|_| send_as != SendAs::Nothing) {
+            (http2.machine).send_data_head(number, bytes.len(), true, &mut http2.out);
+            http2.out.extend_from_slice(bytes);
+        }
+        if response.close {
+            http2.machine.end(&mut http2.out);
+            http2.ends = true;
+        }
+        let body_bytes = match send_as {
+            SendAs::Nothing => Some(0),
+            _ => length,
+        };
+        let exchange = &mut stream.slot().exchange;
+        (self.conns.io.measurements).respond_to(Some(exchange), status, body_bytes);
+        if self.conns.io.log.is_on() {
+            exchange.log_entries.respond(status, 0, head_bytes, None);
+            exchange.log_entries.accept(head_bytes);
+            exchange.log_entries.accept(small.map_or(0, <[u8]>::len));
+        }
+        stream.conn.note_due();
+        match small {
+            Some(_) => Responded::Whole,
+            None => {
+                if is_in_memory(&response.body.0) {
+                    stream.http2().expect_content(number);
+                }
+                Responded::Content(std::mem::take(&mut response.body.0), send_as)
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The end of a stream: its response is complete, its client has left it, or it has failed.
+
+use crate::connections::{ConnId, RequestId};
+use crate::engine::connection::http2::{Rest, Slot};
+use crate::engine::lifecycle::Engine;
+use crate::metrics::CloseReason;
+use onrush_proto::http2::frame::ErrorCode;
+use onrush_rt::user;
+use std::rc::Rc;
+
+/// How much of a body is discarded whose response is complete, in bytes. The client may have sent
+/// much before it reads the response.
+const REST_BYTES_MAX: u64 = 1 << 20;
+
+impl Engine {
+    /// Ends a stream whose response is complete. What its client still sends is discarded for a
+    /// while: some clients read a response only when their request was taken.
+    pub(super) fn finish_stream(self: &Rc<Self>, request: RequestId) {
+        let (slot, task, reader) = {
+            let Some(mut stream) = self.conns.stream(request) else {
+                return;
+            };
+            let exchange = &mut stream.slot().exchange;
+            self.conns.io.measurements.end_of(Some(exchange));
+            if self.conns.io.log.is_on() {
+                exchange.log_entries.complete_last();
+                self.conns.io.log.end_accepted(&mut exchange.log_entries);
+            }
+            let (task, reader) = (exchange.task.take(), exchange.reader.take());
+            (exchange.total_deadline_ms, exchange.body_deadline_ms) = (None, None);
+            stream.conn.response_count = stream.conn.response_count.wrapping_add(1);
+            let is_open = stream.http2().machine.is_half_closed(request.number);
+            let slot = if is_open {
+                stream.discard(0);
+                let deadline_ms =
+                    self.context.now_ms() + u64::from(self.limits().linger_timeout_ms);
+                stream.slot().rest = Some(Rest {
+                    deadline_ms,
+                    bytes: REST_BYTES_MAX,
+                });
+                stream.conn.note_deadline(deadline_ms);
+                None
+            } else {
+                stream.http2().take_slot(request.number)
+            };
+            stream.conn.note_due();
+            (slot, task, reader)
+        };
+        if let Some(task) = task {
+            task.detach(); // This is the present task; it ends by itself.
+        }
+        drop(slot);
+        if let Some(reader) = reader {
+            user::wake(reader); // Another task: its read fails, because the request is over.
+        }
+    }
+
+    /// Resets a stream whose response cannot become complete, and cancels its task.
+    pub(super) fn reset_stream(&self, request: RequestId, code: ErrorCode, reason: CloseReason) {
+        let slot = {
+            let Some(mut conn) = self.conns.open(request.connection) else {
+                return;
+            };
+            let Some(http2) = conn.http2() else { return };
+            let slot = http2.take_slot(request.number);
+            if slot.is_some() {
+                http2.machine.reset(request.number, code, &mut http2.out);
+                conn.note_due();
+            }
+            slot
+        };
+        if let Some(slot) = slot {
+            self.drop_slot(slot, reason);
+        }
+    }
+
+    /// Ends a stream that the machine has ended already.
+    pub(super) fn leave_stream(&self, id: ConnId, stream: u32, reason: CloseReason) {
+        let slot = {
+            let Some(mut conn) = self.conns.open(id) else {
+                return;
+            };
+            let slot = conn.http2().and_then(|http2| http2.take_slot(stream));
+            if let Some(slot) = &slot
+                && slot.input_bytes > 0
+                && let Some(http2) = conn.http2()
+            {
+                (http2.machine).consume(stream, slot.input_bytes, false, &mut http2.out);
+            }
+            conn.note_due();
+            slot
+        };
+        if let Some(slot) = slot {
+            self.drop_slot(slot, reason);
+        }
+    }
+
+    /// Cancels the task of a stream that has left its connection, and records its end.
+    pub(in crate::engine) fn drop_slot(&self, mut slot: Slot, reason: CloseReason) {
+        if let Some(measured) = slot.exchange.measured.take() {
+            self.conns.io.measurements.abort(&measured);
+        }
+        (self.conns.io.log).end_aborted(&mut slot.exchange.log_entries, reason);
+        let reader = slot.exchange.reader.take();
+        drop(slot); // User code.
+        if let Some(reader) = reader {
+            user::wake(reader); // Another task may read the body.
+        }
+    }
+}
