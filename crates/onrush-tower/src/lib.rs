@@ -56,7 +56,7 @@
 //! - Handlers are no tasks of tokio: they have no task id, tokio's budget does not make a future
 //!   yield that is always ready, and work is not stolen by another thread. Long computations belong
 //!   into `tokio::spawn`, `spawn_blocking` or [`onrush::offload()`].
-//! - HTTP/1.1 and 1.0 only, so far.
+//! - Upgrades, and so WebSockets, need HTTP/1.1.
 //!
 //! Layers inside this crate, lowest first: `body` · `request` · `response` · `upgrade` ·
 //! `application` · `listen` · `serve`.

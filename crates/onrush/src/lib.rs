@@ -1,5 +1,5 @@
-//! Onrush is an HTTP/1.1 server engine for Linux. Its cost per request is close to that of the
-//! kernel.
+//! Onrush is an engine for HTTP/1.1 and HTTP/2 servers on Linux. Its cost per request is close to
+//! that of the kernel.
 //!
 //! A server has one worker per core by default. Each worker is a thread with its own driver
 //! (io_uring or epoll), its own tasks and its own connections. Handlers are `async fn`s and need

@@ -125,13 +125,13 @@ impl Request {
         InterimResponses::new(parts.connections.clone(), parts.id)
     }
 
-    /// The protocol version: HTTP/1.0 or HTTP/1.1 (RFC 9112 §2.3).
+    /// The protocol version: HTTP/1.0, HTTP/1.1 (RFC 9112 §2.3) or HTTP/2 (RFC 9113).
     pub fn version(&self) -> Version {
         self.parts().head.version()
     }
 
     /// The host, with the port if the client sent one. It comes from the target or from the `Host`
-    /// field (RFC 9112 §3.2.2). `None` only for HTTP/1.0.
+    /// field (RFC 9112 §3.2.2), or from `:authority` (RFC 9113 §8.3.1). `None` only for HTTP/1.0.
     pub fn host(&self) -> Option<&str> {
         let (head, bytes) = self.head();
         head.host(bytes).map(text)
@@ -179,8 +179,9 @@ impl Request {
         self.parts().head.header_count()
     }
 
-    /// The bytes of the head as received, to the end of its empty line, for those who keep them.
-    /// What the other accessors return are parts of them.
+    /// The bytes of the head, to the end of its empty line, for those who keep them. What the other
+    /// accessors return are parts of them. HTTP/1: as received. HTTP/2: as the head of HTTP/1 that
+    /// means the same, with `HTTP/2` in its first line and `:authority` as `host`.
     pub fn head_bytes(&self) -> &[u8] {
         self.head().1
     }
