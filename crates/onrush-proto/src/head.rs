@@ -221,6 +221,19 @@ impl Head {
         Ok(Parsed::Complete(head_bytes))
     }
 
+    /// Makes this head the same as another one, which is not one of [`Head::parse`].
+    pub(crate) fn copy_from(&mut self, other: &Head) {
+        self.fields.clear();
+        self.fields.extend_from_slice(&other.fields);
+        self.seen.clear();
+        (self.method, self.target) = (other.method, other.target);
+        (self.path, self.query, self.host) = (other.path, other.query, other.host);
+        (self.content_length, self.framing) = (other.content_length, other.framing);
+        (self.version, self.keep_alive) = (other.version, other.keep_alive);
+        self.expects_continue = other.expects_continue;
+        self.is_head_method = other.is_head_method;
+    }
+
     /// Takes a head of HTTP/2, whose limits and characters are checked. Fails as [`Head::parse`]:
     /// the request must be answered with this status.
     pub(crate) fn fill(&mut self, parts: &Parts<'_>) -> Result<(), Reject> {

@@ -91,6 +91,13 @@ impl Connection {
     ) -> Result<Event, Fatal> {
         let (stream, has_ended) = (self.block_stream, self.block_ends_stream);
         let concerns = self.concerns(stream, has_ended)?;
+        let version = self.decoder.version();
+        self.is_repeated = matches!(concerns, Concerns::NewStream)
+            && (self.last_request).fill(block, version, has_ended, limits, request);
+        if self.is_repeated {
+            return self.begin_stream(stream, has_ended, limits, request, out);
+        }
+        self.last_request.forget();
         let role = match concerns {
             Concerns::Trailers => Role::Trailers,
             Concerns::NewStream | Concerns::Nothing(_) => Role::Request,
@@ -106,7 +113,13 @@ impl Connection {
             return Err(Fatal { code, reason });
         }
         match concerns {
-            Concerns::NewStream => self.begin_stream(stream, has_ended, limits, request, out),
+            Concerns::NewStream => {
+                let event = self.begin_stream(stream, has_ended, limits, request, out)?;
+                if matches!(event, Event::Request { .. }) && self.decoder.version() == version {
+                    (self.last_request).keep(block, version, has_ended, limits, request);
+                }
+                Ok(event)
+            }
             Concerns::Trailers => self.end_with_trailers(stream, out),
             Concerns::Nothing(None) => Ok(Event::Nothing),
             Concerns::Nothing(Some(ErrorCode::REFUSED_STREAM)) => {
@@ -149,7 +162,10 @@ impl Connection {
         request: &mut Head,
         out: &mut Vec<u8>,
     ) -> Result<Event, Fatal> {
-        let mut wrong = self.fields.finish(has_ended, request).err();
+        let mut wrong = match self.is_repeated {
+            true => None,
+            false => self.fields.finish(has_ended, request).err(),
+        };
         if let Some(Wrong::Malformed(_)) = wrong {
             return self.stream_error(id, ErrorCode::PROTOCOL_ERROR, out);
         }

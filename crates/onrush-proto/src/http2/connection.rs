@@ -17,6 +17,7 @@ use crate::http2::frame::{
     self, ErrorCode, FRAME_HEAD_BYTES, FrameHead, PAYLOAD_BYTES_MAX, PREFACE, flag, kind, setting,
 };
 use crate::http2::hpack::{Decoder, Encoder};
+use crate::http2::repeats::{LastRequest, LastResponse};
 use crate::http2::request_head::HeaderBlock;
 use crate::http2::streams::Streams;
 use crate::limits::Limits;
@@ -161,6 +162,10 @@ pub struct Connection {
     pub(super) block_stream: u32,
     pub(super) block_ends_stream: bool,
     pub(super) fields: HeaderBlock,
+    pub(super) last_request: LastRequest,
+    /// The last request is the same as the one before.
+    pub(super) is_repeated: bool,
+    pub(super) last_response: LastResponse,
     /// Streams that this side has reset, newest last.
     pub(super) resets: [u32; RESETS_KEPT],
     idle_frames: Allowance,
@@ -219,6 +224,9 @@ impl Connection {
             block_stream: 0,
             block_ends_stream: false,
             fields: HeaderBlock::default(),
+            last_request: LastRequest::default(),
+            is_repeated: false,
+            last_response: LastResponse::default(),
             resets: [0; RESETS_KEPT],
             idle_frames: Allowance::new(IDLE_FRAMES_MAX, IDLE_FRAMES_PER_SECOND),
             cancelled: Allowance::new(CANCELLED_MAX, CANCELLED_PER_SECOND),
@@ -245,6 +253,11 @@ impl Connection {
     /// The text of the head that the last [`Event::Request`] or [`Event::Rejected`] is about.
     pub fn head_bytes(&self) -> &[u8] {
         &self.fields.bytes
+    }
+
+    /// Whether [`Connection::head_bytes`] are the same as those of the [`Event::Request`] before.
+    pub fn is_repeated(&self) -> bool {
+        self.is_repeated
     }
 
     /// Whether the peer has not acknowledged settings (§6.5.3), for a time limit on it.

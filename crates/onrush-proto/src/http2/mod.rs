@@ -4,7 +4,7 @@
 //! reads heads does not know the difference.
 //!
 //! Layers, lowest first: [`hpack`] · [`frame`] · [`priority`] · `budget` · `streams` ·
-//! `request_head` · [`connection`] · `blocks`, `data`, `control`, [`sending`] (its parts).
+//! `request_head` · `repeats` · [`connection`] · `blocks`, `data`, `control`, [`sending`] (its parts).
 
 mod blocks;
 mod budget;
@@ -14,6 +14,7 @@ mod data;
 pub mod frame;
 pub mod hpack;
 pub mod priority;
+mod repeats;
 mod request_head;
 pub mod sending;
 mod streams;

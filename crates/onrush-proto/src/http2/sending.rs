@@ -72,7 +72,27 @@ impl Connection {
             ContentLength::Known(bytes) => SendAs::Length(bytes),
             ContentLength::Unknown => SendAs::Chunked,
         };
+        let ends = send_as == SendAs::Nothing;
         let start = begin_block(out);
+        match self.last_response.get(head, self.encoder.version()) {
+            Some(block) => out.extend_from_slice(block),
+            None => self.encode_head(head, out),
+        }
+        end_block(start, stream, ends, out);
+        if let Some(stream) = self.streams.get(stream) {
+            stream.has_responded = true;
+        }
+        if ends {
+            self.end_response(stream);
+        }
+        send_as
+    }
+
+    /// Appends the block of a head.
+    fn encode_head(&mut self, head: &ResponseHead<'_>, out: &mut Vec<u8>) {
+        let (status, length) = (head.status, head.length);
+        let (start, version) = (out.len(), self.encoder.version());
+        let has_update = self.encoder.has_update();
         self.status(status, out);
         self.encoder
             .field(b"server", b"onrush", Indexing::Added, out);
@@ -97,15 +117,9 @@ impl Connection {
             self.encoder
                 .field(b"content-length", text.as_bytes(), Indexing::Once, out);
         }
-        let ends = send_as == SendAs::Nothing;
-        end_block(start, stream, ends, out);
-        if let Some(stream) = self.streams.get(stream) {
-            stream.has_responded = true;
+        if self.encoder.version() == version && !has_update {
+            self.last_response.keep(head, version, &out[start..]);
         }
-        if ends {
-            self.end_response(stream);
-        }
-        send_as
     }
 
     /// How many bytes of content may be sent on a stream now, by the windows of the stream and of

@@ -139,3 +139,48 @@ fn streams_beyond_the_limit_are_refused() {
     assert_eq!(server.sent(), ["257 RST_STREAM 7"]);
     assert_eq!(server.connection.open_streams(), STREAMS_MAX);
 }
+
+#[test]
+fn a_repeated_block_means_the_same_as_long_as_the_table_is_the_same() {
+    let mut server = Server::begun();
+    let get = block(&GET);
+    let mut stream = 1;
+    let mut send = |server: &mut Server, flags: u8, block: &[u8]| {
+        server.receive(&frame(HEADERS, flags, stream, block));
+        stream += 2;
+        server.connection.is_repeated()
+    };
+    assert!(!send(&mut server, ALL, &get));
+    assert!(send(&mut server, ALL, &get));
+    assert!(send(&mut server, ALL, &get));
+    // A body may follow this time.
+    assert!(!send(&mut server, END_HEADERS, &get));
+    assert!(send(&mut server, END_HEADERS, &get));
+    assert_eq!(
+        server.events[3..],
+        ["7 request Chunked", "9 request Chunked"]
+    );
+    assert!(!send(&mut server, ALL, &get));
+    // The first index of the table is `x: 1`, then `x: 2`.
+    let add = |value: u8| [&get[..], &[0x40, 1, b'x', 1, value]].concat();
+    let indexed = [&get[..], &[0xbe]].concat();
+    assert!(!send(&mut server, ALL, &add(b'1')));
+    assert!(!send(&mut server, ALL, &indexed));
+    assert!(send(&mut server, ALL, &indexed));
+    assert!(!send(&mut server, ALL, &add(b'2')));
+    assert!(!send(&mut server, ALL, &indexed));
+    let last: Vec<&str> = server.heads[7..]
+        .iter()
+        .map(|head| &head[head.len() - 8..])
+        .collect();
+    assert_eq!(
+        last,
+        [
+            "x: 1\r\n\r\n",
+            "x: 1\r\n\r\n",
+            "x: 2\r\n\r\n",
+            "x: 2\r\n\r\n"
+        ]
+    );
+    assert_eq!(server.heads[1], server.heads[0]);
+}

@@ -197,3 +197,54 @@ fn the_end_is_announced_and_then_no_stream_begins() {
     server.respond(3, ContentLength::Known(0), b"");
     assert_eq!(server.connection.open_streams(), 0);
 }
+
+#[test]
+fn a_repeated_response_is_decoded_as_the_first_one() {
+    use onrush_proto::http2::hpack::Decoder;
+    let mut server = Server::begun();
+    let mut decoder = Decoder::new();
+    let mut texts = Vec::new();
+    let cases = [
+        (ContentLength::Known(5), &b"X-Tag: a\r\n"[..]),
+        (ContentLength::Known(5), b"X-Tag: a\r\n"),
+        (ContentLength::Known(5), b"X-Tag: a\r\n"),
+        (ContentLength::Known(6), b"X-Tag: a\r\n"),
+        (ContentLength::Known(6), b"X-Tag: b\r\n"),
+        (ContentLength::Unknown, b"X-Tag: b\r\n"),
+        (ContentLength::Known(5), b"X-Tag: a\r\n"),
+        (ContentLength::Known(5), b"X-Tag: a\r\n"),
+    ];
+    for (at, (length, fields)) in cases.into_iter().enumerate() {
+        let stream = 2 * at as u32 + 1;
+        server.receive(&frame(HEADERS, ALL, stream, &block(&GET)));
+        if at == 6 {
+            // The table is emptied, which the next block says.
+            server.receive(&frame(SETTINGS, 0, 0, &[0, 1, 0, 0, 0, 0]));
+            server.receive(&frame(SETTINGS, 0, 0, &[0, 1, 0, 0, 16, 0]));
+        }
+        server.out.clear();
+        server.respond(stream, length, fields);
+        let mut text = String::new();
+        let decoded = decoder.decode(&server.out[9..], |name, value| {
+            let (name, value) = (
+                String::from_utf8_lossy(name),
+                String::from_utf8_lossy(value),
+            );
+            text.push_str(&format!("{name}={value} "));
+        });
+        decoded.expect("a valid block");
+        texts.push((text, server.out.len()));
+    }
+    assert_eq!(texts[1], texts[2], "the same block");
+    assert!(texts[1].1 < texts[0].1, "what is in the table is short");
+    let of = |at: usize| &texts[at].0;
+    assert!(of(0).contains("x-tag=a content-length=5"), "{}", of(0));
+    assert_eq!((of(0), of(1), of(6), of(7)), (of(7), of(6), of(0), of(0)));
+    assert!(of(3).contains("x-tag=a content-length=6"), "{}", of(3));
+    assert!(of(4).contains("x-tag=b content-length=6"), "{}", of(4));
+    assert!(
+        of(5).contains("x-tag=b") && !of(5).contains("length"),
+        "{}",
+        of(5)
+    );
+}

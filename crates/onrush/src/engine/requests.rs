@@ -169,9 +169,10 @@ impl Connections for Engine {
     }
 
     fn send_interim(&self, request: RequestId, status: u16, fields: &[u8]) -> bool {
-        if let Some(mut stream) = self.conns.stream(request) {
-            let may_send = stream.conn.unsent_len() == 0;
-            return may_send && stream.send_interim(status, fields);
+        if let Some(mut conn) = self.conns.open(request.connection)
+            && conn.state.has_streams()
+        {
+            return conn.send_interim(request.number, status, fields);
         }
         let Some(mut conn) = self.conns.present(request) else {
             return false;

@@ -43,6 +43,12 @@ impl Decoder {
         }
     }
 
+    /// A number that is another one when the same block may mean something else. A block that did
+    /// not change it means the same as long as it is the same.
+    pub fn version(&self) -> u64 {
+        self.table.version()
+    }
+
     /// Decodes a whole block, and passes the name and the value of each field to `field`, in order.
     /// What a field costs does not depend on what is done with it: decode all of a block that is
     /// too long, and ignore its fields.

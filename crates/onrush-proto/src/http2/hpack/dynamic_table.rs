@@ -16,6 +16,8 @@ pub(super) struct DynamicTable {
     entries: VecDeque<Entry>,
     size: usize,
     size_max: usize,
+    /// Counts changes.
+    version: u64,
 }
 
 /// Where a field is in [`DynamicTable::bytes`].
@@ -57,7 +59,13 @@ impl DynamicTable {
             entries: VecDeque::new(),
             size: 0,
             size_max,
+            version: 0,
         }
+    }
+
+    /// A number that is another one after each change.
+    pub(super) fn version(&self) -> u64 {
+        self.version
     }
 
     pub(super) fn size_max(&self) -> usize {
@@ -67,6 +75,7 @@ impl DynamicTable {
     /// Changes the limit. Removes the oldest fields that do not fit any more.
     pub(super) fn set_size_max(&mut self, size_max: usize) {
         self.size_max = size_max;
+        self.version += 1;
         self.make_room(0);
         self.release();
     }
@@ -86,6 +95,7 @@ impl DynamicTable {
     /// Adds a field, and removes the oldest ones that do not fit any more. A field that is larger
     /// than the table empties it (RFC 7541 §4.4).
     pub(super) fn add(&mut self, name: Name<'_>, value: &[u8]) {
+        self.version += 1;
         // The name may be that of an entry that is removed now. Its bytes are still there.
         let known = match name {
             Name::New(_) => None,

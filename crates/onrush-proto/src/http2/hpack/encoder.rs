@@ -60,6 +60,17 @@ impl Encoder {
         }
     }
 
+    /// A number that is another one when the same fields may be encoded in another way. A block
+    /// that did not change it can be sent again as long as it is the same.
+    pub fn version(&self) -> u64 {
+        self.table.version()
+    }
+
+    /// Whether the next block tells the peer a size.
+    pub fn has_update(&self) -> bool {
+        self.least_size_max.is_some()
+    }
+
     /// Begins a block: tells the peer how the size of the table has changed (RFC 7541 §4.2).
     pub fn begin(&mut self, out: &mut Vec<u8>) {
         if let Some(least) = self.least_size_max.take() {

@@ -36,6 +36,8 @@ pub(in crate::engine) struct Http2 {
     /// Frames that were not passed to the socket.
     pub(in crate::engine) out: Vec<u8>,
     pub(in crate::engine) slots: Vec<Slot>,
+    /// The streams of the slots, in the same order: looking through them costs less.
+    streams: Vec<u32>,
     /// The frames will be sent soon: the connection is in the list of those.
     pub(in crate::engine) is_due: bool,
     /// Received bytes wait until the client takes what was sent.
@@ -56,6 +58,8 @@ pub(in crate::engine) struct Http2 {
     pub(in crate::engine) drain_deadline_ms: Option<u64>,
     /// The first part of a frame.
     pub(in crate::engine) partial: Option<Buf>,
+    /// The head of the last request, for the next one if that is the same.
+    pub(in crate::engine) last_head: Option<Buf>,
     /// The memory of a header block of which a part has arrived.
     pub(in crate::engine) block: Option<Reservation>,
     /// Counts turns.
@@ -137,21 +141,31 @@ impl Http2 {
     /// The place of a stream among the slots.
     #[inline]
     pub(in crate::engine) fn place(&self, stream: u32) -> Option<usize> {
-        self.slots.iter().position(|slot| slot.stream == stream)
+        self.streams.iter().position(|&known| known == stream)
     }
 
     #[inline]
     pub(in crate::engine) fn slot(&mut self, stream: u32) -> Option<&mut Slot> {
-        self.slots.iter_mut().find(|slot| slot.stream == stream)
+        let at = self.place(stream)?;
+        self.slots.get_mut(at)
+    }
+
+    /// Adds a slot.
+    pub(in crate::engine) fn add_slot(&mut self, slot: Slot) {
+        self.streams.push(slot.stream);
+        self.slots.push(slot);
     }
 
     /// Removes the slot of a stream. The caller drops it outside any borrow, because its task is
     /// user code.
     pub(in crate::engine) fn take_slot(&mut self, stream: u32) -> Option<Slot> {
-        let slot = self.slots.swap_remove(self.place(stream)?);
+        let at = self.place(stream)?;
+        self.streams.swap_remove(at);
+        let slot = self.slots.swap_remove(at);
         self.wanting -= usize::from(slot.wants_turn);
         if self.slots.is_empty() {
             self.slots.shrink_to(1);
+            self.streams.shrink_to(1);
         }
         Some(slot)
     }
@@ -159,6 +173,7 @@ impl Http2 {
     /// Removes all slots, as [`Http2::take_slot`] one.
     pub(in crate::engine) fn take_slots(&mut self) -> Vec<Slot> {
         self.wanting = 0;
+        self.streams = Vec::new();
         std::mem::take(&mut self.slots)
     }
 

@@ -74,6 +74,9 @@ impl Engine {
             let is_held_up = std::mem::take(&mut http2.is_held_up);
             let has_ended = http2.ends && http2.is_idle();
             let idle_ms = u64::from(self.limits().idle_timeout_ms);
+            if http2.is_idle() {
+                http2.last_head = None;
+            }
             if http2.is_idle() && http2.idle_deadline_ms.is_none() && idle_ms > 0 {
                 let deadline_ms = self.context.now_ms() + idle_ms;
                 http2.idle_deadline_ms = Some(deadline_ms);

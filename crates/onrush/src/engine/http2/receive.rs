@@ -4,7 +4,7 @@ use crate::connections::{ConnId, RequestId};
 use crate::engine::connection::BURST_MAX;
 use crate::engine::connection::http2::Slot;
 use crate::engine::http1::pending::PendingHandler;
-use crate::engine::http2::respond::{Responded, rejection};
+use crate::engine::http2::respond::{Responded, is_in_memory, rejection};
 use crate::engine::lifecycle::{Engine, count, guarded, panic_response};
 use crate::engine::open::frames::NextFrame;
 use crate::engine::shared::exchange_log::Received;
@@ -15,7 +15,7 @@ use crate::metrics::{CloseReason, Refusal};
 use crate::panic_guard::PanicGuard;
 use crate::params::UNROUTED;
 use crate::request::RequestParts;
-use onrush_proto::head::Framing;
+use onrush_proto::head::{Framing, Head};
 use onrush_proto::http2::connection::Event;
 use onrush_proto::http2::frame::ErrorCode;
 use onrush_proto::reject::Reject;
@@ -183,46 +183,15 @@ impl Engine {
         };
         let has_body = parts.head.framing() != Framing::None;
         let is_short = has_body && self.conns.is_short_for_bodies();
-        let bytes = {
-            let Some(mut conn) = self.conns.open(id) else {
-                return;
-            };
-            let Some(http2) = conn.http2() else { return };
-            let bytes = http2.machine.head_bytes();
-            let block = self.context.pool().take_exact(bytes.len());
-            block.filter(|_| !is_short).map(|mut block| {
-                block.extend(bytes);
-                block.into_buf()
-            })
-        };
-        let Some(bytes) = bytes else {
+        let Some((bytes, is_tls)) = self.take_stream_head(id, is_short) else {
             self.request_pool.give(parts);
             let reject = Reject::new(503, "server is low on memory");
             return self.reject_stream(id, stream, reject);
         };
         count(&self.counters.requests);
-        let is_tls = {
-            let Some(mut conn) = self.conns.open(id) else {
-                return;
-            };
-            let log = &self.conns.io.log;
-            let entry = log
-                .is_on()
-                .then(|| log.parsed_entry(&conn, &parts.head, &bytes));
-            let is_tls = conn.transport.is_tls();
-            let Some(http2) = conn.http2() else { return };
-            let mut slot = Slot::new(stream, http2.machine.priority(stream));
-            slot.has_ended = !has_body;
-            slot.remaining = parts.head.content_length();
-            slot.allowed = self.limits().body_bytes_max;
-            slot.expects = has_body && parts.head.expects_continue();
-            if let Some(entry) = entry {
-                slot.exchange.log_entries.begin(entry);
-            }
-            http2.idle_deadline_ms = None;
-            http2.slots.push(slot);
-            is_tls
-        };
+        if has_body || self.conns.io.log.is_on() {
+            self.add_slot(request, &parts.head, &bytes);
+        }
         (self.conns.io.measurements).begin(&parts.head, &bytes, is_tls);
         let call = parts.into_request(bytes, request, has_body);
         let mut reply = None;
@@ -243,6 +212,60 @@ impl Engine {
         self.send_stream_response(request, response);
     }
 
+    /// The head of the request that was received last, in memory of its own, and whether it was
+    /// received through TLS. `None` if `is_short`, or if there is no memory for it.
+    fn take_stream_head(&self, id: ConnId, is_short: bool) -> Option<(Buf, bool)> {
+        let mut conn = self.conns.open(id)?;
+        let is_tls = conn.transport.is_tls();
+        let http2 = conn.http2()?;
+        http2.idle_deadline_ms = None;
+        if http2.machine.is_repeated()
+            && let Some(known) = &http2.last_head
+        {
+            return (!is_short).then(|| (known.clone(), is_tls));
+        }
+        let bytes = http2.machine.head_bytes();
+        let block = self.context.pool().take_exact(bytes.len());
+        let mut block = block.filter(|_| !is_short)?;
+        block.extend(bytes);
+        let bytes = block.into_buf();
+        http2.last_head = Some(bytes.clone());
+        Some((bytes, is_tls))
+    }
+
+    /// Adds the slot of a request that is going to start, or has started and is not complete.
+    fn add_slot(&self, request: RequestId, head: &Head, bytes: &[u8]) {
+        let Some(mut conn) = self.conns.open(request.connection) else {
+            return;
+        };
+        let log = &self.conns.io.log;
+        let entry = log.is_on().then(|| log.parsed_entry(&conn, head, bytes));
+        let Some(http2) = conn.http2() else { return };
+        let has_body = head.framing() != Framing::None;
+        let mut slot = Slot::new(request.number, http2.machine.priority(request.number));
+        slot.has_ended = !has_body;
+        slot.remaining = head.content_length();
+        slot.allowed = self.limits().body_bytes_max;
+        slot.expects = has_body && head.expects_continue();
+        if let Some(entry) = entry {
+            slot.exchange.log_entries.begin(entry);
+        }
+        http2.add_slot(slot);
+    }
+
+    /// Adds the slot of a request without a body that did not need one before, if it has none.
+    fn need_slot(&self, request: RequestId) {
+        let Some(mut conn) = self.conns.open(request.connection) else {
+            return;
+        };
+        let Some(http2) = conn.http2() else { return };
+        if http2.place(request.number).is_none() && http2.machine.is_open(request.number) {
+            let mut slot = Slot::new(request.number, http2.machine.priority(request.number));
+            slot.has_ended = true;
+            http2.add_slot(slot);
+        }
+    }
+
     /// Sends a response that is there.
     fn send_stream_response(
         self: &Rc<Self>,
@@ -253,6 +276,10 @@ impl Engine {
             Responded::Gone => self.conns.io.measurements.abort_present(),
             Responded::Whole => self.finish_stream(request),
             Responded::Content(content, send_as) => {
+                self.need_slot(request);
+                if is_in_memory(&content) {
+                    self.expect_content(request);
+                }
                 self.task_slot.borrow().waker().wake_by_ref();
                 let work = self.clone().send_content(request, content, send_as);
                 self.make_stream_task(request, work);
@@ -262,6 +289,7 @@ impl Engine {
 
     /// Creates the task of a handler that was polled and is pending.
     fn make_handler_stream(self: &Rc<Self>, request: RequestId, pending: Pending) {
+        self.need_slot(request);
         let waiting = PendingHandler::new(self);
         let (engine, pending) = (self.clone(), PanicGuard::new(pending));
         let work = async move {
@@ -271,6 +299,9 @@ impl Engine {
                 Responded::Whole => engine.finish_stream(request),
                 Responded::Content(content, send_as) => {
                     drop(response);
+                    if is_in_memory(&content) {
+                        engine.expect_content(request);
+                    }
                     engine.send_content(request, content, send_as).await;
                 }
             }
@@ -328,7 +359,7 @@ impl Engine {
                     .log_entries
                     .begin(LogEntry { outcome, ..entry });
             }
-            http2.slots.push(slot);
+            http2.add_slot(slot);
         }
         self.send_stream_response(
             RequestId {

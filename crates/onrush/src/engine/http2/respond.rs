@@ -28,7 +28,7 @@ pub(super) fn rejection(reject: Reject) -> Response {
 }
 
 /// Whether content can be sent as soon as there is room for it.
-fn is_in_memory(content: &Content) -> bool {
+pub(super) fn is_in_memory(content: &Content) -> bool {
     match content {
         Content::Static(_) | Content::Bytes(_) => true,
         Content::Parts(parts) => matches!(parts.get().front(), Some(Part::Bytes(_))),
@@ -55,14 +55,25 @@ impl Engine {
             _ => {}
         }
         let date = self.conns.rendering.date();
-        let Some(mut stream) = self.conns.stream(request) else {
+        let number = request.number;
+        let Some(mut conn) = self.conns.open(request.connection) else {
             return Responded::Gone;
         };
-        let (number, unsent) = (request.number, stream.conn.unsent_len());
-        let is_stream = matches!(response.body.0, Content::Stream(_));
-        if is_stream && !stream.slot().is_discarded {
+        let unsent = conn.unsent_len();
+        let Some(http2) = conn.http2() else {
+            return Responded::Gone;
+        };
+        if !http2.machine.is_open(number) {
+            return Responded::Gone;
+        }
+        if let Some(slot) = http2.slot(number)
+            && slot.expects
+            && !slot.is_discarded
+            && matches!(response.body.0, Content::Stream(_))
+        {
             // The body is read while the response is sent, and no 100 can follow its head.
-            stream.send_continue();
+            slot.expects = false;
+            (http2.machine).send_interim(number, 100, b"", &mut http2.out);
         }
         let length = response.body.length();
         let status = response.status.0;
@@ -73,7 +84,6 @@ impl Engine {
             length: length.map_or(ContentLength::Unknown, ContentLength::Known),
             date: &date,
         };
-        let http2 = stream.http2();
         if http2.out.capacity() == 0 {
             http2.out = self.conns.rendering.take_buffer();
         }
@@ -106,22 +116,26 @@ impl Engine {
             SendAs::Nothing => Some(0),
             _ => length,
         };
-        let exchange = &mut stream.slot().exchange;
-        (self.conns.io.measurements).respond_to(Some(exchange), status, body_bytes);
-        if self.conns.io.log.is_on() {
+        let mut exchange = http2.slot(number).map(|slot| &mut slot.exchange);
+        (self.conns.io.measurements).respond_to(exchange.as_deref_mut(), status, body_bytes);
+        if self.conns.io.log.is_on()
+            && let Some(exchange) = exchange
+        {
             exchange.log_entries.respond(status, 0, head_bytes, None);
             exchange.log_entries.accept(head_bytes);
             exchange.log_entries.accept(small.map_or(0, <[u8]>::len));
         }
-        stream.conn.note_due();
+        conn.note_due();
         match small {
             Some(_) => Responded::Whole,
-            None => {
-                if is_in_memory(&response.body.0) {
-                    stream.http2().expect_content(number);
-                }
-                Responded::Content(std::mem::take(&mut response.body.0), send_as)
-            }
+            None => Responded::Content(std::mem::take(&mut response.body.0), send_as),
+        }
+    }
+
+    /// The content of a stream follows at once.
+    pub(super) fn expect_content(&self, request: RequestId) {
+        if let Some(mut stream) = self.conns.stream(request) {
+            stream.http2().expect_content(request.number);
         }
     }
 }

@@ -18,6 +18,11 @@ impl Engine {
     pub(super) fn finish_stream(self: &Rc<Self>, request: RequestId) {
         let (slot, task, reader) = {
             let Some(mut stream) = self.conns.stream(request) else {
+                // It was complete before it needed a slot.
+                self.conns.io.measurements.end_of(None);
+                if let Some(mut conn) = self.conns.open(request.connection) {
+                    conn.response_count = conn.response_count.wrapping_add(1);
+                }
                 return;
             };
             let exchange = &mut stream.slot().exchange;

@@ -237,6 +237,23 @@ impl OpenConn<'_> {
         }
     }
 
+    /// Sends an interim response, unless the client has not read what was sent before. Returns
+    /// whether it was sent.
+    pub(in crate::engine) fn send_interim(
+        &mut self,
+        stream: u32,
+        status: u16,
+        fields: &[u8],
+    ) -> bool {
+        let may_send = self.unsent_len() == 0;
+        let Some(http2) = self.http2().filter(|_| may_send) else {
+            return false;
+        };
+        let is_sent = (http2.machine).send_interim(stream, status, fields, &mut http2.out);
+        self.note_due();
+        is_sent
+    }
+
     /// Something is due at this time, in ms. The timer fires then, or before.
     pub(in crate::engine) fn note_deadline(&mut self, deadline_ms: u64) {
         if deadline_ms < self.deadline_ms {
@@ -335,19 +352,13 @@ impl OpenStream<'_> {
         slot.trailers.take_if(|_| is_at_end)
     }
 
-    /// Sends an interim response. Returns whether it was sent.
-    pub(in crate::engine) fn send_interim(&mut self, status: u16, fields: &[u8]) -> bool {
-        let stream = self.stream;
-        let http2 = self.http2();
-        let is_sent = (http2.machine).send_interim(stream, status, fields, &mut http2.out);
-        self.conn.note_due();
-        is_sent
-    }
-
     /// Sends a 100 if the client waits for one.
-    pub(in crate::engine) fn send_continue(&mut self) {
+    fn send_continue(&mut self) {
         if std::mem::take(&mut self.slot().expects) {
-            self.send_interim(100, b"");
+            let stream = self.stream;
+            let http2 = self.http2();
+            (http2.machine).send_interim(stream, 100, b"", &mut http2.out);
+            self.conn.note_due();
         }
     }
 
