@@ -4,7 +4,8 @@
 //! reads heads does not know the difference.
 //!
 //! Layers, lowest first: [`hpack`] · [`frame`] · [`priority`] · `budget` · `streams` ·
-//! `request_head` · `repeats` · [`connection`] · `blocks`, `data`, `control`, [`sending`] (its parts).
+//! `request_head` · `response_head` ·
+//! `repeats` · [`connection`] · `blocks`, `data`, `control`, [`sending`] (its parts).
 
 mod blocks;
 mod budget;
@@ -16,5 +17,6 @@ pub mod hpack;
 pub mod priority;
 mod repeats;
 mod request_head;
+mod response_head;
 pub mod sending;
 mod streams;

@@ -3,7 +3,7 @@
 //! decoded or encoded again.
 
 use crate::head::Head;
-use crate::http2::sending::ResponseHead;
+use crate::http2::response_head::ResponseHead;
 use crate::limits::Limits;
 use crate::response::ContentLength;
 

@@ -7,6 +7,7 @@ use crate::http2::frame::{
 };
 use crate::http2::hpack::Indexing;
 use crate::http2::priority::Priority;
+pub use crate::http2::response_head::ResponseHead;
 use crate::http2::streams::Side;
 use crate::response::{ContentLength, has_no_content};
 use crate::token;
@@ -17,21 +18,6 @@ const USEFUL_BYTES_MIN: usize = 1024;
 
 /// The last stream number that exists (RFC 9113 §6.8): no stream is refused yet.
 const EVERY_STREAM: u32 = (1 << 31) - 1;
-
-/// The head of a response, as [`Connection::send_head`] writes it.
-#[derive(Clone, Copy, Debug)]
-pub struct ResponseHead<'a> {
-    /// 200 to 999.
-    pub status: u16,
-    /// The value of `content-type`.
-    pub content_type: Option<&'a str>,
-    /// Field lines with CRLF, as [`FieldLines`](crate::response::FieldLines) has them.
-    pub fields: &'a [u8],
-    /// The length of the content.
-    pub length: ContentLength,
-    /// The value of `date`.
-    pub date: &'a [u8; 29],
-}
 
 impl Connection {
     /// Appends an interim response (RFC 9113 §8.1). `fields` are field lines with CRLF. Returns
