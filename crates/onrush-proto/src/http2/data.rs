@@ -5,7 +5,7 @@ use crate::http2::frame::{ErrorCode, FRAME_HEAD_BYTES, FrameHead, flag, put_wind
 use crate::http2::streams::Side;
 
 /// What a window grows to while its bytes are consumed as fast as they arrive, in bytes.
-const WINDOW_BYTES_MAX: u32 = 4 << 20;
+const WINDOW_BYTES_MAX: u32 = 1 << 20;
 
 impl Connection {
     /// Takes the head of a DATA frame, and the length of its padding. `payload`: what has arrived

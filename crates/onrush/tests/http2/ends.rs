@@ -383,3 +383,88 @@ fn nothing_is_left_when_connections_have_ended() {
         );
     }
 }
+
+#[test]
+fn a_burst_of_uploads_beyond_the_limit_does_not_end_the_connection() {
+    let mut peer = Peer::of(&app, limits());
+    let streams: Vec<u32> = (0..300)
+        .map(|_| {
+            let stream = peer.client.request("POST", "/late-echo", &[], false);
+            peer.client.data(stream, b"body", true);
+            stream
+        })
+        .collect();
+    peer.run();
+    peer.advance(Duration::from_millis(10));
+    let answers = streams.iter().map(|stream| peer.client.answer(*stream));
+    let served = answers
+        .clone()
+        .filter(|answer| answer.text() == "body")
+        .count();
+    let refused = answers.filter(|answer| answer.reset == Some(7)).count();
+    assert_eq!((served >= 128, served + refused), (true, 300), "{served}");
+    assert!(peer.client.goaways.is_empty());
+    assert_eq!(peer.get("/hello").text(), "hello");
+}
+
+#[test]
+fn bodies_that_nobody_reads_are_dropped_when_memory_is_short() {
+    async fn slow(mut request: Request) -> Response {
+        if request.path() == "/hello" {
+            return Response::text("hello");
+        }
+        request.worker().sleep(Duration::from_secs(1)).await;
+        match request.body().discard().await {
+            Ok(bytes) => Response::text(format!("{bytes}")),
+            Err(_) => Response::text("not the error that the client should get"),
+        }
+    }
+    let sim = onrush::sim::Simulation::builder(1)
+        .limits(limits())
+        .receive_memory(1 << 20)
+        .network(crate::common::plain(64 * 1024))
+        .start(&slow);
+    let mut peer = Peer::on(sim);
+    let begin = |peer: &mut Peer| {
+        let (connection, mut client) = (peer.sim.connect(), Client::new());
+        let stream = client.request("PUT", "/", &[], false);
+        client.data(stream, &[b'x'; 65_000], false);
+        let out = client.take_out();
+        peer.sim.send(&connection, &out);
+        (connection, client, stream)
+    };
+    let mut others: Vec<_> = (0..40).map(|_| begin(&mut peer)).collect();
+    assert!(peer.sim.receive_bytes() <= 1 << 20);
+    assert!(peer.sim.counters().evicted.get() > 0);
+    assert_eq!(peer.get("/hello").text(), "hello");
+    peer.advance(Duration::from_secs(2));
+    let mut refused = 0;
+    for (connection, client, stream) in &mut others {
+        client.receive(&connection.receive().expect("no reset"));
+        refused += u32::from(client.answer(*stream).status == 503);
+    }
+    assert!(refused > 20, "{refused} of 40");
+}
+
+#[test]
+fn an_idle_deadline_that_passes_while_output_waits_fires_once() {
+    let limits = limits().idle_timeout(Duration::from_secs(1));
+    let sim = onrush::sim::Simulation::builder(1)
+        .limits(limits)
+        .network(crate::common::plain(1_000))
+        .start(&app);
+    let mut peer = Peer::on(sim);
+    peer.client.get("/hello");
+    let out = peer.client.take_out();
+    peer.sim.send(&peer.connection, &out);
+    // What follows waits for the client, which does not read for a while.
+    peer.client.get("/big");
+    let out = peer.client.take_out();
+    peer.sim.send(&peer.connection, &out);
+    peer.sim.advance(Duration::from_secs(10));
+    assert!(!peer.is_closed());
+    peer.run();
+    assert!(peer.client.is_done());
+    peer.advance(Duration::from_secs(2));
+    assert!(peer.is_closed());
+}

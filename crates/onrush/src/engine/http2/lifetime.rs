@@ -214,7 +214,7 @@ impl OpenConn<'_> {
     }
 
     /// Serves the streams that have begun, and no more.
-    fn end_drain(&mut self) {
+    pub(in crate::engine) fn end_drain(&mut self) {
         let Some(http2) = self.http2() else { return };
         http2.machine.end(&mut http2.out);
         http2.drain_deadline_ms = None;
@@ -234,6 +234,7 @@ impl OpenConn<'_> {
         let is_over = |deadline_ms: Option<u64>| deadline_ms.is_some_and(|due_ms| due_ms <= now_ms);
         let write_over = is_over(self.active().exchange.write_deadline_ms);
         let write_ms = u64::from(self.write_timeout_ms());
+        let has_unsent = self.unsent_len() > 0;
         let Some(http2) = self.http2() else {
             return (None, Vec::new());
         };
@@ -254,16 +255,22 @@ impl OpenConn<'_> {
                 }
             }
         }
-        let awaits_settings = http2.machine.awaits_settings();
-        if is_over(http2.settings_deadline_ms) && !awaits_settings {
-            http2.settings_deadline_ms = None;
+        if is_over(http2.idle_deadline_ms) && !http2.is_idle() {
+            http2.idle_deadline_ms = None; // It begins again when all was sent.
+        }
+        if is_over(http2.settings_deadline_ms) {
+            // A client that has not taken them has the time limit for that.
+            let awaits = http2.machine.awaits_settings();
+            let later = (awaits && has_unsent).then_some(now_ms + write_ms.max(1_000));
+            http2.settings_deadline_ms = http2.settings_deadline_ms.filter(|_| awaits);
+            http2.settings_deadline_ms = later.or(http2.settings_deadline_ms);
         }
         let expired = match http2 {
             _ if write_over => Expired::Write,
             http2 if is_over(http2.input_deadline_ms) => Expired::Input,
             http2 if is_over(http2.settings_deadline_ms) => Expired::Settings,
             http2 if is_over(http2.drain_deadline_ms) => Expired::Drain,
-            http2 if is_over(http2.idle_deadline_ms) && http2.is_idle() => Expired::Idle,
+            http2 if is_over(http2.idle_deadline_ms) => Expired::Idle,
             _ => return (None, streams),
         };
         (Some(expired), streams)

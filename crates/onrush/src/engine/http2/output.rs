@@ -102,7 +102,7 @@ impl Engine {
     fn end_streams(self: &Rc<Self>, id: ConnId) {
         let client_ended = |conn: OpenConn<'_>| conn.state.has_ended();
         match self.conns.open(id).is_some_and(client_ended) {
-            true => self.close(id, CloseReason::Complete),
+            true => self.close(id, CloseReason::Client),
             // A reset because of unread bytes could overtake the last frames.
             false => drop(self.send_then(id, &[], AfterFlush::Linger)),
         }

@@ -22,8 +22,12 @@ use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
 use onrush_rt::{coop, diagnose, user};
 use std::future::Future;
+use std::io;
 use std::rc::Rc;
 use std::task::Context;
+
+/// While receive memory is short, a stream whose body nobody reads holds at most this much of it.
+const UNREAD_BYTES_MAX: usize = 16 * 1024;
 
 impl Engine {
     /// Handles received `data`.
@@ -373,7 +377,7 @@ impl Engine {
     /// Passes on a piece of a body.
     fn receive_content(self: &Rc<Self>, id: ConnId, stream: u32, data: Buf, ends: bool) {
         let bytes = data.len();
-        let mut is_over = false;
+        let (mut is_over, mut is_evicted) = (false, false);
         let reader = {
             let Some(mut conn) = self.conns.open(id) else {
                 return;
@@ -389,6 +393,9 @@ impl Engine {
                     slot.exchange.body_deadline_ms = None;
                     self.conns.memory.gather(&mut slot.input, data);
                     slot.input_bytes += bytes;
+                    is_evicted = slot.input_bytes > UNREAD_BYTES_MAX
+                        && slot.exchange.reader.is_none()
+                        && self.conns.memory.is_short();
                     slot.exchange.reader.take()
                 }
                 other => {
@@ -407,9 +414,28 @@ impl Engine {
         if is_over {
             self.end_rest(id, stream);
         }
+        if is_evicted {
+            self.evict_body(id, stream);
+        }
         if let Some(reader) = reader {
             user::wake(reader);
         }
+    }
+
+    /// Drops what was received of a body and is not read, because receive memory is short.
+    #[cold]
+    fn evict_body(&self, id: ConnId, stream: u32) {
+        let request = RequestId {
+            connection: id,
+            number: stream,
+        };
+        let Some(mut stream) = self.conns.stream(request) else {
+            return;
+        };
+        self.counters.evicted.add(1);
+        let reject = Reject::new(503, "server is low on memory");
+        (stream.slot().exchange).fail_body(io::ErrorKind::OutOfMemory, reject);
+        stream.discard(0);
     }
 
     /// Ends a stream whose response is complete and whose body was discarded.

@@ -108,6 +108,7 @@ impl OpenConn<'_> {
         let result = tls.process(&mut block, out, plaintext, pool);
         if tls.session.as_ref().is_some_and(Session::is_worn) {
             self.machine.close_after_next();
+            self.end_drain(); // With HTTP/2.
         }
         Some(Processed {
             block,
