@@ -21,5 +21,7 @@ mod crud;
 mod page;
 // What an application gains.
 mod gains;
+// gRPC.
+mod grpc;
 // Services that are not ready, and that fail.
 mod services;
