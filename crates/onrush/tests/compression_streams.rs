@@ -278,28 +278,55 @@ fn a_pool_that_refuses_leaves_known_content_as_it_is_and_streams_to_the_worker()
     let folder = TempDir::new();
     let content = lines(100_000);
     let router = bodies(&content, &folder);
-    for kind in KINDS {
+    for (kind, coding) in KINDS
+        .iter()
+        .flat_map(|kind| [(kind, "gzip"), (kind, "zstd")])
+    {
         let (mut sim, hand, _) = by_hand(&router, 1);
         // Another job occupies the queue.
         let job = sim.worker().offload(|| ());
         let client = sim.connect();
         sim.send(
             &client,
-            request("GET", &format!("/{kind}"), "gzip").as_bytes(),
+            request("GET", &format!("/{kind}"), coding).as_bytes(),
         );
         let mut response = client.receive().unwrap();
-        let is_stream = !["bytes", "file", "parts"].contains(&kind);
+        let is_stream = !["bytes", "file", "parts"].contains(kind);
         assert_eq!(client.at_end(), !is_stream, "{kind}");
-        for _ in 0..100 {
-            sim.advance(Duration::from_millis(100));
-            response.extend(client.receive().unwrap());
-        }
-        assert!(client.at_end(), "{kind}");
+        response.extend(receive_all(&mut sim, &client));
         drop((job, hand));
-        response.extend(client.receive().unwrap());
         let reply = Reply::new(&response);
-        assert_eq!(reply.coding(), is_stream.then_some("gzip"), "{kind}");
+        assert_eq!(reply.coding(), is_stream.then_some(coding), "{kind}");
         assert!(reply.decoded() == content, "{kind}");
+    }
+}
+
+/// The pool compresses the first piece, and refuses the others at once or late.
+#[test]
+fn compressed_content_under_way_outlasts_a_busy_pool() {
+    let folder = TempDir::new();
+    let content = lines(200_000);
+    let router = bodies(&content, &folder);
+    for (kind, coding) in KINDS
+        .iter()
+        .flat_map(|kind| [(kind, "gzip"), (kind, "zstd")])
+    {
+        for is_full in [true, false] {
+            let (mut sim, hand, pool) = by_hand(&router, 1);
+            let client = sim.connect();
+            let request = request("GET", &format!("/{kind}"), coding);
+            sim.send(&client, request.as_bytes());
+            while !hand.run_one() {
+                sim.advance(Duration::from_millis(1));
+            }
+            let _job = is_full.then(|| sim.worker().offload(|| ()));
+            let reply = Reply::new(&receive_all(&mut sim, &client));
+            assert_eq!(reply.coding(), Some(coding), "{kind}");
+            assert!(reply.decoded() == content, "{kind} {coding}");
+            let stats = pool.stats();
+            let refused = (stats.full_total > 0, stats.late_total > 0);
+            assert_eq!(refused, (is_full, !is_full), "{kind}: {stats:?}");
+        }
     }
 }
 

@@ -7,9 +7,9 @@ use onrush_rt::coop;
 use onrush_rt::user;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -229,6 +229,48 @@ impl BodySender {
             Poll::Pending
         })
         .await;
+    }
+
+    /// Waits for `future` and returns its output, or until the body is dropped. Then `future` is
+    /// dropped, too: what the client has left is not worth waiting for.
+    ///
+    /// Fails with `BrokenPipe` if the body is dropped, as [`BodySender::closed`] waits for it.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Body, Limits, Request, Response, sim::Simulation};
+    /// use std::time::Duration;
+    ///
+    /// async fn slow(request: Request) -> Response {
+    ///     let (mut sender, body) = Body::channel(1024);
+    ///     let worker = request.worker().clone();
+    ///     let task = request.worker().spawn(async move {
+    ///         sender.send("wait ").await?;
+    ///         let source = async { worker.sleep(Duration::from_secs(3600)).await };
+    ///         sender.until_closed(source).await?;
+    ///         sender.send("an hour").await
+    ///     });
+    ///     task.detach();
+    ///     Response::text(body)
+    /// }
+    ///
+    /// let mut sim = Simulation::new(1, &slow, Limits::default());
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.0\r\n\r\n");
+    /// assert!(client.receive()?.ends_with(b"wait "));
+    /// client.reset();
+    /// sim.run();
+    /// assert_eq!(sim.worker().live_tasks(), 0);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub async fn until_closed<F: Future>(&mut self, future: F) -> io::Result<F::Output> {
+        let mut closed = pin!(self.closed());
+        let mut future = pin!(future);
+        poll_fn(|cx| match closed.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            Poll::Pending => future.as_mut().poll(cx).map(Ok),
+        })
+        .await
     }
 
     /// Ends the body with `error`. The connection is reset, so the client sees that the response is

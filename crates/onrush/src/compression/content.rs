@@ -1,16 +1,14 @@
 //! Content that is compressed while it is sent.
 //!
 //! Content is collected in pieces of at most [`PIECE_BYTES`]. When a stream has nothing more ready,
-//! what it has yielded is compressed and flushed, so a slow stream is not held back. A little is
-//! compressed by the worker at once; more goes to the offload pool, and so does a flush of much
-//! that the encoder has kept back. A pool that goes on refusing a piece leaves it to the worker, a
-//! little at a time.
+//! what it has yielded is compressed and flushed, so a slow stream is not held back.
+//! [`OffloadEncoder`] decides where a piece is compressed.
 
 use crate::body::{Body, BoxedStream, Content, Part, Streamed};
-use crate::compression::{Coding, Encoder, Then};
-use crate::offload::OffloadError;
+use crate::compression::offload_encoder::current_worker;
+use crate::compression::{Coding, Encoder, OffloadEncoder, Then};
 use crate::panic_guard::PanicGuard;
-use crate::worker::{Blocking, WorkerHandle};
+use crate::worker::Blocking;
 use bytes::Bytes;
 use futures_core::Stream;
 use onrush_rt::coop;
@@ -20,26 +18,13 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 /// The maximum number of bytes that are compressed at once.
 pub(super) const PIECE_BYTES: usize = 64 * 1024;
 
-/// The maximum number of bytes that a worker compresses itself. With a new encoder it takes up to
-/// 50 µs, and a job would cost a few microseconds and two wake-ups.
-const INLINE_BYTES: usize = 8 * 1024;
-
-/// A byte that the worker compresses costs as much as this many that it moves.
-const INLINE_COST: usize = 16;
-
 /// The maximum memory of the encoders of one worker.
 const ENCODERS_BYTES_MAX: usize = 64 << 20;
-
-/// How often a refused piece is tried again, and the time between. Then the worker compresses it.
-const BUSY_TRIES: u32 = 10;
-const BUSY_WAIT: Duration = Duration::from_millis(50);
 
 thread_local! {
     /// What is left of [`ENCODERS_BYTES_MAX`]. A response stays on its worker, so no other thread
@@ -188,8 +173,9 @@ fn poll_part(
                         length,
                     });
                 }
-                let Some(worker) = WorkerHandle::current() else {
-                    return Poll::Ready(Some(Err(outside_of_workers())));
+                let worker = match current_worker() {
+                    Ok(worker) => worker,
+                    Err(error) => return Poll::Ready(Some(Err(error))),
                 };
                 let read = move || {
                     let mut block = vec![0; wanted as usize];
@@ -216,48 +202,15 @@ fn poll_part(
     ))
 }
 
-fn outside_of_workers() -> io::Error {
-    io::Error::other("a response is sent by its worker")
-}
-
-/// An encoder that is made when the first piece is there.
-struct LazyEncoder {
-    coding: Coding,
-    length: Option<u64>,
-    encoder: Option<Encoder>,
-}
-
-impl LazyEncoder {
-    fn encode(&mut self, pieces: &[Bytes], then: Then) -> io::Result<Vec<u8>> {
-        let encoder = match &mut self.encoder {
-            Some(encoder) => encoder,
-            none => none.insert(Encoder::new(self.coding, self.length)?),
-        };
-        let (last, others) = match pieces {
-            [others @ .., last] => (&last[..], others),
-            [] => (&[][..], &[][..]),
-        };
-        let mut encoded = Vec::new();
-        for piece in others {
-            encoded.extend(encoder.encode(piece, Then::Continue)?);
-        }
-        encoded.extend(encoder.encode(last, then)?);
-        Ok(encoded)
-    }
-}
-
 /// A response that is being compressed.
 struct Compression {
     source: Source,
     /// How the source has ended.
     end: Option<io::Result<()>>,
-    /// Shared with a job, so that it outlives one that is refused.
-    encoder: Arc<Mutex<LazyEncoder>>,
+    encoder: OffloadEncoder,
     /// What the source has yielded and is not compressed yet.
     input: VecDeque<Bytes>,
     input_bytes: usize,
-    /// What the encoder has taken since it was flushed.
-    unflushed_bytes: usize,
     /// Whether the encoder has ended the content.
     has_ended: bool,
     /// The response cannot be sent as it is any more.
@@ -272,18 +225,12 @@ impl Compression {
         length: Option<u64>,
         lease: Option<Lease>,
     ) -> Compression {
-        let encoder = LazyEncoder {
-            coding,
-            length,
-            encoder: None,
-        };
         Compression {
             source,
             end: None,
-            encoder: Arc::new(Mutex::new(encoder)),
+            encoder: OffloadEncoder::new(move || Encoder::new(coding, length)),
             input: VecDeque::new(),
             input_bytes: 0,
-            unflushed_bytes: 0,
             has_ended: false,
             has_begun: false,
             _lease: lease,
@@ -297,7 +244,7 @@ impl Compression {
             if self.input_bytes > PIECE_BYTES && self.end.is_none() {
                 return Poll::Ready(Ok(Then::Continue));
             }
-            let has_any = self.input_bytes > 0 || self.unflushed_bytes > 0;
+            let has_any = self.input_bytes > 0 || self.encoder.unflushed_bytes() > 0;
             match &mut self.end {
                 None => {}
                 Some(Ok(())) => return Poll::Ready(Ok(Then::End)),
@@ -341,7 +288,8 @@ impl Compression {
         taken
     }
 
-    /// Compresses the next piece, and returns what is ready.
+    /// Compresses the next piece, and returns what is ready. Fails if the pool refuses the piece,
+    /// unless the response has begun.
     async fn step(&mut self) -> io::Result<Vec<u8>> {
         let next = poll_fn(|cx| self.poll_collect(cx)).await?;
         let pieces = self.take_input();
@@ -349,50 +297,11 @@ impl Compression {
             0 => next,
             _ => Then::Continue,
         };
-        self.unflushed_bytes += pieces.iter().map(Bytes::len).sum::<usize>();
-        let bytes = self.unflushed_bytes;
-        if then != Then::Continue {
-            self.unflushed_bytes = 0;
-        }
         self.has_ended = then == Then::End;
-        if bytes <= INLINE_BYTES {
-            coop::spend(bytes * INLINE_COST);
-            return locked(&self.encoder, &pieces, then);
+        match self.has_begun {
+            true => self.encoder.encode(&pieces, then).await,
+            false => self.encoder.try_encode(&pieces, then).await,
         }
-        let worker = WorkerHandle::current().ok_or_else(outside_of_workers)?;
-        let mut tries = 0;
-        loop {
-            let (encoder, input) = (self.encoder.clone(), pieces.clone());
-            let job = worker.offload(move || locked(&encoder, &input, then));
-            match job.await {
-                Ok(encoded) => return encoded,
-                Err(OffloadError::Panicked) => return Err(io::Error::other("it panicked")),
-                Err(error) if !self.has_begun => return Err(io::Error::other(error)),
-                Err(_) if tries < BUSY_TRIES => tries += 1,
-                Err(_) => return self.encode_here(&worker, pieces, then).await,
-            }
-            worker.sleep(BUSY_WAIT).await;
-        }
-    }
-
-    /// Compresses on the worker, which does something else between two parts.
-    async fn encode_here(
-        &self,
-        worker: &WorkerHandle,
-        pieces: Vec<Bytes>,
-        then: Then,
-    ) -> io::Result<Vec<u8>> {
-        let mut encoded = Vec::new();
-        for mut piece in pieces {
-            while !piece.is_empty() {
-                let part = piece.split_to(piece.len().min(INLINE_BYTES));
-                coop::spend(part.len() * INLINE_COST);
-                encoded.extend(locked(&self.encoder, &[part], Then::Continue)?);
-                worker.yield_now().await;
-            }
-        }
-        encoded.extend(locked(&self.encoder, &[], then)?);
-        Ok(encoded)
     }
 
     /// The compressed content: `first`, and what follows.
@@ -427,11 +336,6 @@ async fn return_once() {
         false => Poll::Pending,
     })
     .await;
-}
-
-fn locked(encoder: &Mutex<LazyEncoder>, pieces: &[Bytes], then: Then) -> io::Result<Vec<u8>> {
-    let mut encoder = encoder.lock().unwrap_or_else(PoisonError::into_inner);
-    encoder.encode(pieces, then)
 }
 
 /// The stream of the pieces that `run` leaves in `ready`, one each time that it returns.

@@ -31,17 +31,21 @@
 //! is if the pool refuses its first piece. A later piece, and every piece of a stream, waits half a
 //! second for the pool; then the worker compresses it, 8 KiB at a time between other work.
 //!
-//! [`Accepted`] and [`Encoder`] are the parts, for handlers that compress by rules of their own.
+//! [`Accepted`], [`Encoder`] and [`OffloadEncoder`] are the parts, for handlers that compress by
+//! rules of their own.
 //!
-//! Modules, lowest first: `media_types` · `codings` · `encoder` · `content` · `layer`.
+//! Modules, lowest first: `media_types` · `codings` · `encoder` · `offload_encoder` · `content` ·
+//! `layer`.
 
 mod codings;
 mod content;
 mod encoder;
 mod layer;
 mod media_types;
+mod offload_encoder;
 
 pub use codings::{Accepted, Coding};
 pub use encoder::{Encoder, Then};
 pub use layer::compress;
 pub use media_types::is_compressible;
+pub use offload_encoder::OffloadEncoder;
