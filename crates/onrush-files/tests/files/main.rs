@@ -6,6 +6,7 @@
 mod common; // shared: a server with a folder, and a client
 
 mod archive; // a folder as tar and zip
+mod busy_pool; // compression while the pool for CPU work is full
 mod cache; // small objects in memory
 mod compress; // codings made on the fly
 mod deep; // deep paths

@@ -44,8 +44,7 @@ use std::time::Duration;
 /// The bytes that may wait for the client, and one piece more.
 const QUEUE_BYTES: usize = 64 * 1024;
 
-/// How often something is tried again if descriptors, memory or CPU time are short, and the time
-/// between.
+/// How often a file is opened again if descriptors or memory are short, and the time between.
 const BUSY_TRIES: u32 = 100;
 const BUSY_WAIT: Duration = Duration::from_millis(100);
 
@@ -134,12 +133,8 @@ impl Listings {
         let disposition = disposition(&name, format.extension());
         let (sender, body) = Body::channel(QUEUE_BYTES);
         let worker = request.worker().clone();
-        let output = Output::new(
-            format,
-            sender,
-            &worker,
-            (&self.objects.shares.compression, holder),
-        )?;
+        let shares = (&self.objects.shares.compression, holder);
+        let output = Output::new(format, sender, shares)?;
         let archive = Archive {
             listings: self.clone(),
             permitted,

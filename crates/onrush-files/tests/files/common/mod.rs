@@ -8,6 +8,7 @@ pub mod webdav;
 pub use testing::Reply;
 pub use testing::TempDir;
 
+use onrush::offload::OffloadPool;
 use onrush::sim::Simulation;
 use onrush::{DriverPreference, Limits, Router, Running, Server};
 use onrush_files::{Allow, Files, FilesOptions, Guard, Hosts, ListenAddress};
@@ -104,6 +105,25 @@ pub fn on_all_backends_at(
     }
 }
 
+/// As [`on_all_backends`], with pools for CPU work that `pool` makes, one for each server.
+pub fn on_all_backends_with_pool<P>(
+    options: &FilesOptions,
+    pool: impl Fn() -> (OffloadPool, P),
+    test: impl Fn(&mut TestServer, &OffloadPool, P),
+) {
+    for driver in drivers() {
+        let (offload, rest) = pool();
+        let mut server = TestServer::real_with_pool("/", options, driver, Some(offload.clone()));
+        test(&mut server, &offload, rest);
+    }
+    for seed in matrix::select(&[1, 2, 3]) {
+        let (offload, rest) = pool();
+        let (disk, of_server) = (SimFs::new(seed), Some(offload.clone()));
+        let mut server = TestServer::simulated_with_pool(disk, "/", options, seed, of_server);
+        test(&mut server, &offload, rest);
+    }
+}
+
 /// The guard of the program on a loopback address, with the host names of the clients here.
 fn guarded(mount: &str, files: &Files) -> Guard<Router> {
     let router = Router::new().any(&format!("{mount}{{*key}}"), files.clone());
@@ -123,8 +143,15 @@ fn limits() -> Limits {
         .linger_timeout(Duration::from_secs(20))
 }
 
-fn start(application: Guard<Router>, driver: DriverPreference) -> Running {
-    let server = Server::bind("127.0.0.1:0").workers(2).driver(driver);
+fn start(
+    application: Guard<Router>,
+    driver: DriverPreference,
+    offload: Option<OffloadPool>,
+) -> Running {
+    let mut server = Server::bind("127.0.0.1:0").workers(2).driver(driver);
+    if let Some(offload) = offload {
+        server = server.offload_pool(offload);
+    }
     server.limits(limits()).start(application).unwrap()
 }
 
@@ -134,9 +161,18 @@ impl TestServer {
         options: &FilesOptions,
         driver: DriverPreference,
     ) -> TestServer {
+        TestServer::real_with_pool(mount, options, driver, None)
+    }
+
+    fn real_with_pool(
+        mount: &'static str,
+        options: &FilesOptions,
+        driver: DriverPreference,
+        offload: Option<OffloadPool>,
+    ) -> TestServer {
         let dir = TempDir::new();
         let files = Files::open(dir.path(), options.clone()).unwrap();
-        let running = start(guarded(mount, &files), driver);
+        let running = start(guarded(mount, &files), driver, offload);
         TestServer {
             name: running.driver().name(),
             backend: Backend::Real {
@@ -155,7 +191,7 @@ impl TestServer {
         driver: DriverPreference,
     ) -> TestServer {
         let files = Files::on_store(store, BlockingPool::inline(), options.clone());
-        let running = start(guarded("/", &files), driver);
+        let running = start(guarded("/", &files), driver, None);
         TestServer {
             name: running.driver().name(),
             backend: Backend::Real {
@@ -175,7 +211,7 @@ impl TestServer {
         let before = running.take().unwrap();
         before.handle().shutdown_now();
         before.wait().unwrap();
-        *running = Some(start(guarded(self.mount, &self.files), driver));
+        *running = Some(start(guarded(self.mount, &self.files), driver, None));
     }
 
     pub fn simulated(mount: &'static str, options: &FilesOptions, seed: u64) -> TestServer {
@@ -188,6 +224,16 @@ impl TestServer {
         options: &FilesOptions,
         seed: u64,
     ) -> TestServer {
+        TestServer::simulated_with_pool(disk, mount, options, seed, None)
+    }
+
+    fn simulated_with_pool(
+        disk: SimFs,
+        mount: &'static str,
+        options: &FilesOptions,
+        seed: u64,
+        offload: Option<OffloadPool>,
+    ) -> TestServer {
         let how = FolderOptions {
             writable: options.allow.put || options.allow.delete,
             durability: options.durability,
@@ -198,12 +244,24 @@ impl TestServer {
         };
         let folder = Folder::on(disk.root().unwrap(), BlockingPool::inline(), how).unwrap();
         let files = Files::new(folder, options.clone());
-        let sim = Box::new(Simulation::new(seed, &guarded(mount, &files), limits()));
+        let mut builder = Simulation::builder(seed).limits(limits());
+        if let Some(offload) = offload {
+            builder = builder.offload_pool(offload);
+        }
+        let sim = Box::new(builder.start(&guarded(mount, &files)));
         TestServer {
             name: "simulator",
             backend: Backend::Sim { sim, disk },
             files,
             mount,
+        }
+    }
+
+    /// The tasks of a simulated server.
+    pub fn live_tasks(&self) -> Option<usize> {
+        match &self.backend {
+            Backend::Real { .. } => None,
+            Backend::Sim { sim, .. } => Some(sim.worker().live_tasks()),
         }
     }
 
@@ -515,8 +573,12 @@ pub enum Connection {
 impl Connection {
     /// Resets the connection, as a client that crashes does.
     pub fn abort(self) {
-        if let Connection::Sim(client) = self {
-            client.reset();
+        match self {
+            Connection::Sim(client) => client.reset(),
+            Connection::Real(stream) => {
+                let at_once = Some(Duration::ZERO);
+                rustix::net::sockopt::set_socket_linger(&stream, at_once).unwrap();
+            }
         }
     }
 }
