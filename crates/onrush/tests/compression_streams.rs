@@ -3,14 +3,16 @@
 
 use crate::common::coded::{Items, KINDS, Reply, bodies, lines, receive_all, request, router};
 use crate::common::{calm, plain, text};
+use onrush::body::Trailers;
 use onrush::compression::compress;
 use onrush::offload::{ManualExecutor, OffloadOptions, OffloadPool};
 use onrush::sim::Simulation;
 use onrush::sse::{Event, Sse};
-use onrush::{Body, BodySender, Bytes, Limits, Metrics, Request, Response, Router, Trailers};
+use onrush::{Body, BodySender, Bytes, File, Limits, Metrics, Part, Request, Response, Router};
 use onrush_rt::driver::sim::Client;
 use std::cell::RefCell;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use testing::TempDir;
 
@@ -133,6 +135,48 @@ fn streams_that_fail_or_have_another_length_are_cut_off() {
             let response = receive_all(&mut sim, &client);
             assert!(client.at_end());
             assert!(!response.ends_with(b"\r\n0\r\n\r\n"), "{coding} {change}");
+        }
+    }
+}
+
+/// What precedes the part could be compressed, but is not all.
+#[test]
+fn a_file_that_is_shorter_than_its_part_makes_no_complete_response() {
+    let folder = TempDir::new();
+    let path = folder.path().join("short");
+    std::fs::write(&path, lines(1000)).unwrap();
+    let file = Arc::new(File::from(std::fs::File::open(&path).unwrap()));
+    for length in [5000, 100_000] {
+        let file = file.clone();
+        let router = router(move || {
+            let before = Part::Bytes(lines(2000).into());
+            let part = Part::File {
+                file: file.clone(),
+                offset: 0,
+                length,
+            };
+            Response::text(Body::parts([before, part]))
+        });
+        for coding in ["gzip", "zstd"] {
+            let mut sim = calm(&router, Limits::default());
+            let client = sim.connect();
+            sim.send(&client, request("GET", "/", coding).as_bytes());
+            let response = receive_all(&mut sim, &client);
+            assert!(client.at_end());
+            if response.is_empty() {
+                continue; // The connection was reset before it was received.
+            }
+            assert!(!response.ends_with(b"\r\n0\r\n\r\n"), "{coding} {length}");
+            let end = response.windows(4).position(|it| it == b"\r\n\r\n");
+            let (head, content) = response.split_at(end.expect("a whole head") + 4);
+            let said = text(head)
+                .lines()
+                .find_map(|line| line.strip_prefix("Content-Length: ")?.parse().ok());
+            assert!(
+                said.is_none_or(|said: usize| content.len() < said),
+                "{}",
+                text(head)
+            );
         }
     }
 }

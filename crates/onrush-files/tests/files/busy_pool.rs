@@ -19,6 +19,9 @@ enum Refusal {
     Late,
 }
 
+/// Longer than a test that runs a job needs until it has seen it.
+const WAIT_MAX: Duration = Duration::from_secs(2);
+
 fn options() -> FilesOptions {
     FilesOptions {
         compress: true,
@@ -79,6 +82,18 @@ fn receive(server: &mut TestServer, connection: &mut Connection) -> Reply {
     Reply::parse(&all, false)
 }
 
+/// The compressed response to `GET /a.txt` whose first piece the pool has compressed, and no other.
+fn begin_compressed(
+    server: &mut TestServer,
+    (pool, hand): (&OffloadPool, &ManualExecutor),
+    coding: &str,
+) -> Connection {
+    let connection = ask(server, "/a.txt", coding);
+    wait_until(server, |_| pool.stats().queued == 1);
+    assert!(hand.run_one());
+    connection
+}
+
 fn decode(coding: &str, bytes: &[u8]) -> Vec<u8> {
     let mut content = Vec::new();
     let read = match coding {
@@ -89,6 +104,40 @@ fn decode(coding: &str, bytes: &[u8]) -> Vec<u8> {
     };
     read.expect("complete and valid");
     content
+}
+
+#[test]
+fn a_compressed_object_under_way_outlasts_a_busy_pool() {
+    let content = text(300_000);
+    for (refusal, coding) in [
+        (Refusal::Full, "gzip"),
+        (Refusal::Full, "zstd"),
+        (Refusal::Late, "gzip"),
+    ] {
+        on_all_backends_with_pool(
+            &options(),
+            || pool(WAIT_MAX),
+            |server, pool, hand| {
+                if refusal == Refusal::Full && !server.is_simulated() {
+                    return; // Its next piece has taken the place already.
+                }
+                server.add("a.txt", &content);
+                let mut connection = begin_compressed(server, (pool, &hand), coding);
+                let _filled = (refusal == Refusal::Full).then(|| fill(pool));
+                let reply = receive(server, &mut connection);
+                assert_eq!(reply.status, 200, "{refusal:?}");
+                assert_eq!(reply.field("content-encoding"), Some(coding));
+                assert!(decode(coding, &reply.body) == content, "{refusal:?}");
+                let stats = pool.stats();
+                assert_eq!(stats.done_total, 1, "{refusal:?}");
+                let refused = match refusal {
+                    Refusal::Full => stats.full_total,
+                    Refusal::Late => stats.late_total,
+                };
+                assert!(refused > 1, "{refusal:?}: {stats:?}");
+            },
+        );
+    }
 }
 
 #[test]
@@ -128,6 +177,7 @@ fn assert_leaving_ends_the_wait(
         &options(),
         || pool(Duration::from_secs(1_000_000)),
         |server, pool, hand| {
+            server.add("a.txt", &text(300_000));
             server.add("folder/b.txt", &text(700_000));
             let connection = begin(server, pool, &hand);
             wait_until(server, |_| pool.stats().queued == 1);
@@ -147,5 +197,12 @@ fn assert_leaving_ends_the_wait(
 fn a_client_that_leaves_ends_the_wait_of_its_archive() {
     assert_leaving_ends_the_wait(|server, _, _| {
         ask(server, "/folder/?archive=tar.zst", "identity")
+    });
+}
+
+#[test]
+fn a_client_that_leaves_ends_the_wait_of_its_object() {
+    assert_leaving_ends_the_wait(|server, pool, hand| {
+        begin_compressed(server, (pool, hand), "zstd")
     });
 }

@@ -36,8 +36,7 @@ thread_local! {
 struct Lease(usize);
 
 impl Lease {
-    fn take(coding: Coding) -> Option<Lease> {
-        let bytes = Encoder::memory_bytes(coding);
+    fn take(bytes: usize) -> Option<Lease> {
         let left = MEMORY_LEFT.get().checked_sub(bytes)?;
         MEMORY_LEFT.set(left);
         Some(Lease(bytes))
@@ -54,36 +53,106 @@ impl Drop for Lease {
 /// The body in a coding. `Err`: it is to be sent as it is, because it did not become smaller, or
 /// because memory or CPU time is short. `for_head`: there is no content to send.
 pub(super) async fn compressed(body: Body, coding: Coding, for_head: bool) -> Result<Body, Body> {
-    let length = body.length();
-    if !matches!(body.0, Content::Stream(_))
-        && let Some(bytes) = length.filter(|bytes| *bytes <= PIECE_BYTES as u64)
-    {
-        // The encoder lives only as long as this takes.
-        let mut compression = Compression::new(Source::parts(&body), coding, length, None);
-        let encoded = compression.step().await.ok();
-        let smaller = encoded.filter(|encoded| (encoded.len() as u64) < bytes);
-        return smaller.map(Body::from).ok_or(body);
-    }
+    let take = |need| match need {
+        Need::Memory => Lease::take(Encoder::memory_bytes(coding)).map(Some),
+        Need::Job => Some(None),
+    };
+    let streamed = match body.0 {
+        Content::Stream(streamed) => streamed,
+        content => {
+            let body = Body(content);
+            let bytes = body.length().unwrap_or_default();
+            let encoded = known(Source::parts(&body), bytes, coding, for_head, take).await;
+            return encoded.ok_or(body);
+        }
+    };
     let lease = match for_head {
         true => None,
-        false => match Lease::take(coding) {
-            None => return Err(body),
-            lease => lease,
+        false => match take(Need::Memory) {
+            None => return Err(Body(Content::Stream(streamed))),
+            Some(lease) => lease,
         },
     };
-    if let Content::Stream(streamed) = body.0 {
-        return Ok(Body(Content::Stream(stream(*streamed, coding, lease))));
-    }
-    let mut compression = Compression::new(Source::parts(&body), coding, length, lease);
-    if for_head {
-        return Ok(Body::stream(compression.into_stream(Bytes::new()), None));
-    }
-    // An error of reading is found again when the content is sent as it is.
-    let Ok(first) = compression.step().await else {
-        return Err(body);
+    Ok(Body(Content::Stream(stream(*streamed, coding, lease))))
+}
+
+/// As [`compress`](super::compress) sends content whose length is known, for handlers with budgets
+/// and fields of their own: `body` in a coding, or `None` if it is to be sent as it is. A stream is
+/// not flushed while it has nothing more ready, and it is lost with `None`, so it must be possible
+/// to start it again.
+///
+/// Content of up to 64 KiB is compressed before this returns, and keeps a length. Of more, the
+/// first piece is compressed, and the rest while it is sent. `None` says that the content does not
+/// become smaller, has no known length or cannot be read, that the offload pool refuses the first
+/// piece, or that `take` returns `None`. What `take` returns is dropped when it is not needed any
+/// more. `for_head`: there is no content to send.
+pub async fn compress_known<T: 'static>(
+    body: Body,
+    coding: Coding,
+    for_head: bool,
+    take: impl Fn(Need) -> Option<T>,
+) -> Option<Body> {
+    let bytes = body.length()?;
+    let source = match body.0 {
+        Content::Stream(streamed) => Source::Stream {
+            stream: streamed.stream,
+            left: Some(bytes),
+        },
+        content => Source::parts(&Body(content)),
     };
-    compression.has_begun = true;
-    Ok(Body::stream(compression.into_stream(first.into()), None))
+    known(source, bytes, coding, for_head, take).await
+}
+
+/// What compression asks for before it uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// The memory of an encoder ([`Encoder::memory_bytes`]), until the response has ended.
+    Memory,
+    /// A job of the offload pool, on which it depends whether the response is compressed.
+    Job,
+}
+
+/// The content of a known length in a coding. `None`: it is to be sent as it is. `take` gives what
+/// is needed, and takes it back when it is dropped.
+async fn known<T: 'static>(
+    source: Source,
+    bytes: u64,
+    coding: Coding,
+    for_head: bool,
+    take: impl Fn(Need) -> Option<T>,
+) -> Option<Body> {
+    let is_whole = bytes <= PIECE_BYTES as u64;
+    let mut compression = Compression::new(source, coding, Some(bytes));
+    if for_head && !is_whole {
+        return Some(Body::stream(
+            compression.into_stream(Bytes::new(), ()),
+            None,
+        ));
+    }
+    let memory = match is_whole {
+        true => None, // The encoder lives only as long as this takes.
+        false => Some(take(Need::Memory)?),
+    };
+    // An error of reading is found again when the content is sent as it is.
+    let (mut pieces, then) = compression.collect().await.ok()?;
+    if is_whole && pieces.len() > 1 {
+        // The length must not depend on how it was read: that of HEAD is the same.
+        pieces = vec![pieces.concat().into()];
+    }
+    let first = {
+        let _job = match compression.encoder.needs_job(&pieces) {
+            true => Some(take(Need::Job)?),
+            false => None,
+        };
+        compression.encoder.try_encode(&pieces, then).await.ok()?
+    };
+    if is_whole {
+        return ((first.len() as u64) < bytes).then(|| Body::from(first));
+    }
+    Some(Body::stream(
+        compression.into_stream(first.into(), memory),
+        None,
+    ))
 }
 
 /// A stream in a coding. Trailers stay.
@@ -94,9 +163,9 @@ fn stream(mut streamed: Streamed, coding: Coding, lease: Option<Lease>) -> Box<S
             stream,
             left: length,
         };
-        let mut compression = Compression::new(source, coding, length, lease);
-        compression.has_begun = true;
-        compression.into_stream(Bytes::new())
+        let mut compression = Compression::new(source, coding, length);
+        compression.flushes = true;
+        compression.into_stream(Bytes::new(), lease)
     });
     Box::new(streamed)
 }
@@ -213,18 +282,12 @@ struct Compression {
     input_bytes: usize,
     /// Whether the encoder has ended the content.
     has_ended: bool,
-    /// The response cannot be sent as it is any more.
-    has_begun: bool,
-    _lease: Option<Lease>,
+    /// The client gets what the source has yielded when it has nothing more ready, or fails.
+    flushes: bool,
 }
 
 impl Compression {
-    fn new(
-        source: Source,
-        coding: Coding,
-        length: Option<u64>,
-        lease: Option<Lease>,
-    ) -> Compression {
+    fn new(source: Source, coding: Coding, length: Option<u64>) -> Compression {
         Compression {
             source,
             end: None,
@@ -232,8 +295,7 @@ impl Compression {
             input: VecDeque::new(),
             input_bytes: 0,
             has_ended: false,
-            has_begun: false,
-            _lease: lease,
+            flushes: false,
         }
     }
 
@@ -245,11 +307,11 @@ impl Compression {
                 return Poll::Ready(Ok(Then::Continue));
             }
             let has_any = self.input_bytes > 0 || self.encoder.unflushed_bytes() > 0;
+            let flushes = self.flushes && has_any;
             match &mut self.end {
                 None => {}
                 Some(Ok(())) => return Poll::Ready(Ok(Then::End)),
-                // The client receives the bytes that precede the error.
-                Some(Err(_)) if has_any => return Poll::Ready(Ok(Then::Flush)),
+                Some(Err(_)) if flushes => return Poll::Ready(Ok(Then::Flush)),
                 Some(end) => {
                     return Poll::Ready(std::mem::replace(end, Ok(())).map(|()| Then::End));
                 }
@@ -262,13 +324,8 @@ impl Compression {
                 }
                 Poll::Ready(Some(Err(error))) => self.end = Some(Err(error)),
                 Poll::Ready(None) => self.end = Some(Ok(())),
-                Poll::Pending => {
-                    let is_stream = matches!(self.source, Source::Stream { .. });
-                    return match is_stream && has_any {
-                        true => Poll::Ready(Ok(Then::Flush)),
-                        false => Poll::Pending,
-                    };
-                }
+                Poll::Pending if flushes => return Poll::Ready(Ok(Then::Flush)),
+                Poll::Pending => return Poll::Pending,
             }
         }
     }
@@ -288,9 +345,8 @@ impl Compression {
         taken
     }
 
-    /// Compresses the next piece, and returns what is ready. Fails if the pool refuses the piece,
-    /// unless the response has begun.
-    async fn step(&mut self) -> io::Result<Vec<u8>> {
+    /// The next piece, and what follows it.
+    async fn collect(&mut self) -> io::Result<(Vec<Bytes>, Then)> {
         let next = poll_fn(|cx| self.poll_collect(cx)).await?;
         let pieces = self.take_input();
         let then = match self.input_bytes {
@@ -298,27 +354,27 @@ impl Compression {
             _ => Then::Continue,
         };
         self.has_ended = then == Then::End;
-        match self.has_begun {
-            true => self.encoder.encode(&pieces, then).await,
-            false => self.encoder.try_encode(&pieces, then).await,
-        }
+        Ok((pieces, then))
     }
 
-    /// The compressed content: `first`, and what follows.
-    fn into_stream(mut self, first: Bytes) -> Steps {
+    /// The compressed content: `first`, and what follows. `kept` is dropped behind it.
+    fn into_stream(self, first: Bytes, kept: impl Sized + 'static) -> Steps {
         let ready = Rc::new(Cell::new(Bytes::new()));
         let steps = ready.clone();
         let run = async move {
+            let _kept = kept;
+            let mut this = self;
             let mut encoded = first;
             loop {
                 if !encoded.is_empty() {
                     steps.set(encoded);
                     return_once().await;
                 }
-                if self.has_ended {
+                if this.has_ended {
                     return Ok(());
                 }
-                encoded = self.step().await?.into();
+                let (pieces, then) = this.collect().await?;
+                encoded = this.encoder.encode(&pieces, then).await?.into();
             }
         };
         Steps {

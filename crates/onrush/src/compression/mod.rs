@@ -45,6 +45,8 @@ mod media_types;
 mod offload_encoder;
 
 pub use codings::{Accepted, Coding};
+#[doc(hidden)] // For the crate `onrush-files`.
+pub use content::{Need, compress_known};
 pub use encoder::{Encoder, Then};
 pub use layer::compress;
 pub use media_types::is_compressible;

@@ -28,11 +28,28 @@ pub(in crate::files) fn body(reader: &Arc<dyn ReadAt>, pieces: Vec<Piece>) -> Bo
     Body::stream(stream, Some(length))
 }
 
+/// A body of all `bytes` of an object, which `stream` reads.
+pub(in crate::files) fn whole(stream: ByteStream, bytes: u64) -> Body {
+    Body::stream(Range(stream), Some(bytes))
+}
+
+/// Bytes of an object.
+struct Range(ByteStream);
+
+impl Stream for Range {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let next = ready!(self.0.as_mut().poll_next(cx));
+        Poll::Ready(next.map(|bytes| bytes.map_err(io::Error::other)))
+    }
+}
+
 struct Pieces {
     reader: Arc<dyn ReadAt>,
     left: VecDeque<Piece>,
     /// The range that is being sent.
-    current: Option<ByteStream>,
+    current: Option<Range>,
 }
 
 impl Stream for Pieces {
@@ -41,15 +58,15 @@ impl Stream for Pieces {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             if let Some(current) = &mut self.current {
-                match ready!(current.as_mut().poll_next(cx)) {
-                    Some(bytes) => return Poll::Ready(Some(bytes.map_err(io::Error::other))),
+                match ready!(Pin::new(current).poll_next(cx)) {
+                    Some(bytes) => return Poll::Ready(Some(bytes)),
                     None => self.current = None,
                 }
             }
             match self.left.pop_front() {
                 None => return Poll::Ready(None),
                 Some(Piece::Bytes(bytes)) => return Poll::Ready(Some(Ok(bytes))),
-                Some(Piece::Range(range)) => self.current = Some(self.reader.stream(range)),
+                Some(Piece::Range(range)) => self.current = Some(Range(self.reader.stream(range))),
             }
         }
     }
