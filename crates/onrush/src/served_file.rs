@@ -15,11 +15,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// The age at which the times of a file are reliable. A younger file may change again within the
-/// same tick of the file system's clock, and then keeps its times. The tick is 1 to 10 ms on most
-/// file systems of Linux and 2 s on FAT.
-const RELIABLE_AFTER: Duration = Duration::from_secs(2);
-
 /// The fields that [`ServedFile::respond`] writes.
 const OWN_FIELDS: [&str; 4] = ["Accept-Ranges", "Content-Range", "ETag", "Last-Modified"];
 
@@ -329,7 +324,7 @@ fn time(ns: i64) -> SystemTime {
 /// Whether what happened at `time` cannot happen again without getting another time.
 fn is_reliable(time: SystemTime, now: SystemTime) -> bool {
     now.duration_since(time)
-        .is_ok_and(|age| age >= RELIABLE_AFTER)
+        .is_ok_and(|age| age >= Metadata::RELIABLE_AFTER)
 }
 
 fn tag(found: &Metadata) -> String {

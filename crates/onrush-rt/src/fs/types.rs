@@ -2,6 +2,8 @@
 //!
 //! Does not depend on back ends.
 
+use std::time::Duration;
+
 /// What a directory entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
@@ -46,6 +48,11 @@ pub struct Metadata {
 }
 
 impl Metadata {
+    /// The age at which the times of a file are reliable. A younger file may change again within
+    /// the same tick of the file system's clock, and then keeps its times. The tick is 1 to 10 ms
+    /// on most file systems of Linux and 2 s on FAT.
+    pub const RELIABLE_AFTER: Duration = Duration::from_secs(2);
+
     /// Device and inode. Two names with the same are names of one file or directory.
     pub fn identity(&self) -> (u64, u64) {
         (self.device, self.inode)

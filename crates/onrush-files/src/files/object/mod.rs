@@ -22,7 +22,7 @@ use onrush_proto::precondition::Current;
 use onrush_proto::response::FieldLines;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::FileUse;
-use onrush_rt::fs::File;
+use onrush_rt::fs::{File, Metadata};
 use onrush_store::{
     ByteStream, CacheUse, Key, Kind, LocalFile, Meta, Object, ReadAt, Result, StoreError, Version,
 };
@@ -38,10 +38,6 @@ pub(in crate::files) const SMALL_BYTES_MAX: u64 = 64 * 1024;
 /// not held while a client reads. Larger objects in memory are held until the client has received
 /// them, which needs a budget.
 const COPIED_BYTES_MAX: u64 = 16 * 1024;
-
-/// The age at which the version of an object is reliable. A younger object could change again
-/// within the same tick of the file system's clock and keep its version.
-const RELIABLE_AFTER_S: u64 = 2;
 
 /// An object that is ready to be served.
 #[derive(Clone)]
@@ -352,7 +348,7 @@ impl LoadedObject {
     pub(in crate::files) fn has_reliable_version(&self, now_s: u64) -> bool {
         let changed_s = u64::try_from(self.changed_ns.unwrap_or(0) / 1_000_000_000).unwrap_or(0);
         let latest_s = self.modified_s.unwrap_or(0).max(changed_s.min(now_s));
-        latest_s + RELIABLE_AFTER_S <= now_s
+        latest_s + Metadata::RELIABLE_AFTER.as_secs() <= now_s
     }
 
     /// Whether it is an open file that no response refers to.
