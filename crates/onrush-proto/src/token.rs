@@ -152,9 +152,18 @@ pub fn quoted_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// The weight in a parameter such as `q=0.5` of `Accept` or `Accept-Encoding`, in thousandths (RFC
-/// 9110 §12.4.2). `None` if it is another parameter or malformed.
-pub fn weight(parameter: &[u8]) -> Option<u16> {
+/// What a member such as `gzip;q=0.5` of `Accept` or `Accept-Encoding` names, without its
+/// parameters, and its weight in thousandths (RFC 9110 §12.4.2). A member without a valid weight
+/// has 1000.
+pub fn weighted(member: &[u8]) -> (&[u8], u16) {
+    let mut parts = member.split(|&byte| byte == b';').map(trim);
+    let named = parts.next().unwrap_or_default();
+    (named, parts.find_map(weight).unwrap_or(1000))
+}
+
+/// The weight in a parameter such as `q=0.5`, in thousandths. `None` if it is another parameter or
+/// malformed.
+fn weight(parameter: &[u8]) -> Option<u16> {
     let (name, digits) = parameter.split_at_checked(2)?;
     if !name.eq_ignore_ascii_case(b"q=") {
         return None;
@@ -181,4 +190,29 @@ pub fn decimal(bytes: &[u8]) -> Option<u64> {
         number = number.checked_mul(10)?.checked_add(u64::from(digit))?;
     }
     Some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_have_the_weight_that_they_state_or_1000() {
+        for (member, named, expected) in [
+            ("gzip", "gzip", 1000),
+            ("gzip;q=0.5", "gzip", 500),
+            ("text/html ; level=1 ;\tQ=0.25", "text/html", 250),
+            ("*;q=0", "*", 0),
+            ("gzip;q=1.5", "gzip", 1000),
+            ("gzip;q=x", "gzip", 1000),
+            ("gzip;q=x;q=0.1", "gzip", 100),
+            ("", "", 1000),
+        ] {
+            assert_eq!(
+                weighted(member.as_bytes()),
+                (named.as_bytes(), expected),
+                "{member}"
+            );
+        }
+    }
 }

@@ -58,9 +58,7 @@ impl Accepted {
         let mut named = [None; Coding::ALL.len()];
         let (mut identity, mut others) = (None, 0);
         for member in values.flat_map(token::list) {
-            let mut parts = member.split(|&byte| byte == b';').map(token::trim);
-            let name = parts.next().unwrap_or_default();
-            let weight = parts.find_map(token::weight).unwrap_or(1000);
+            let (name, weight) = token::weighted(member);
             if let Some(coding) = Coding::of_name(name) {
                 named[coding as usize] = named[coding as usize].max(Some(weight));
             } else if name.eq_ignore_ascii_case(b"identity") {

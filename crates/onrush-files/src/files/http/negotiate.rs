@@ -20,8 +20,8 @@ pub(in crate::files) fn prefers_json(request: &Request) -> bool {
 /// Whether the client names `text/html`, as browsers do, and programs that accept `*/*` do not.
 pub(crate) fn names_html(request: &Request) -> bool {
     let is_html = |member: &[u8]| {
-        let range = member.split(|&b| b == b';').next().unwrap_or_default();
-        token::trim(range).eq_ignore_ascii_case(b"text/html")
+        let (range, _) = token::weighted(member);
+        range.eq_ignore_ascii_case(b"text/html")
     };
     request
         .header_values("accept")
@@ -32,7 +32,7 @@ pub(crate) fn names_html(request: &Request) -> bool {
 pub(in crate::files) fn prefers_html(request: &Request) -> bool {
     let mut weights = [None; 2];
     for member in request.header_values("accept").flat_map(token::list) {
-        let (range, weight) = weighted(member);
+        let (range, weight) = token::weighted(member);
         let is = |name: &str| range.eq_ignore_ascii_case(name.as_bytes());
         if is("text/html") {
             weights[0] = weights[0].max(Some(weight));
@@ -61,7 +61,7 @@ impl Preferences {
     /// Adds the members of one `Accept` line.
     fn add_field(&mut self, value: &[u8]) {
         for member in token::list(value) {
-            let (range, weight) = weighted(member);
+            let (range, weight) = token::weighted(member);
             let is = |name: &str| range.eq_ignore_ascii_case(name.as_bytes());
             if is("application/json") || is("application/problem+json") {
                 self.json_first |= self.html.is_none();
@@ -83,13 +83,6 @@ impl Preferences {
             (Some(json), None) => json >= self.wildcard,
         }
     }
-}
-
-/// The media range of a member of `Accept`, and its weight.
-fn weighted(member: &[u8]) -> (&[u8], u16) {
-    let mut parts = member.split(|&byte| byte == b';').map(token::trim);
-    let range = parts.next().unwrap_or_default();
-    (range, parts.find_map(token::weight).unwrap_or(1000))
 }
 
 #[cfg(test)]
