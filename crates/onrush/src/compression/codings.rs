@@ -8,7 +8,7 @@ use onrush_proto::token;
 pub enum Coding {
     /// Zstandard.
     Zstd,
-    /// Brotli, for which there is no [`Encoder`](super::Encoder).
+    /// Brotli, of which there is only content that was compressed before.
     Brotli,
     /// Gzip.
     Gzip,
@@ -25,6 +25,12 @@ impl Coding {
             Coding::Brotli => "br",
             Coding::Gzip => "gzip",
         }
+    }
+
+    /// Whether there is an [`Encoder`](super::Encoder) for it. Brotli is too slow to compress at
+    /// the pace of a client.
+    pub fn has_encoder(self) -> bool {
+        self != Coding::Brotli
     }
 
     fn of_name(name: &[u8]) -> Option<Coding> {

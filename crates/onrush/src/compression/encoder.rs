@@ -49,8 +49,8 @@ enum State {
 }
 
 impl Encoder {
-    /// An encoder for content of `bytes`, or of unknown length. Fails with `Unsupported` for
-    /// [`Coding::Brotli`].
+    /// An encoder for content of `bytes`, or of unknown length. Fails with `Unsupported` if there
+    /// is none for this coding ([`Coding::has_encoder`]).
     pub fn new(coding: Coding, bytes: Option<u64>) -> io::Result<Encoder> {
         match coding {
             Coding::Gzip => {
@@ -178,7 +178,10 @@ mod tests {
                 assert!(encoder.encode(b"x", Then::End).is_err(), "it has ended");
             }
         }
-        assert!(Encoder::new(Coding::Brotli, None).is_err());
+        for coding in Coding::ALL {
+            let made = Encoder::new(coding, None).is_ok();
+            assert_eq!(made, coding.has_encoder(), "{coding:?}");
+        }
     }
 
     #[test]

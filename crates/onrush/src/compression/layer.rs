@@ -1,14 +1,11 @@
 //! The layer that compresses the responses of handlers.
 
-use crate::compression::{Accepted, Coding, content, is_compressible};
+use crate::compression::{Accepted, Coding, content, is_worth_it};
 use crate::make::Next;
 use crate::request::Request;
 use crate::response::Response;
 use onrush_proto::etag::{self, EntityTag, Tags};
 use onrush_proto::token;
-
-/// Shorter content is not compressed: with its head it fits into one or two packets anyway.
-const BYTES_MIN: u64 = 1024;
 
 /// A layer that compresses responses for clients that accept it, with Zstandard or gzip. See the
 /// [module](crate::compression) for which responses, and for memory and CPU time.
@@ -51,7 +48,7 @@ pub async fn compress(request: Request, next: Next) -> Response {
                 return response;
             }
             add_vary(&mut response);
-            if best(accepted).is_some() && !names_tag(&known, &response) {
+            if accepted.best(Coding::has_encoder).is_some() && !names_tag(&known, &response) {
                 weaken_tag(&mut response);
             }
             return response;
@@ -60,11 +57,11 @@ pub async fn compress(request: Request, next: Next) -> Response {
         206 if response.header("Content-Encoding").is_none() => add_vary(&mut response),
         _ => {}
     }
-    if !is_worth_it(&response) {
+    if !may_change(&response) {
         return response;
     }
     add_vary(&mut response);
-    let Some(coding) = best(accepted) else {
+    let Some(coding) = accepted.best(Coding::has_encoder) else {
         return response;
     };
     let body = std::mem::take(&mut response.body);
@@ -78,11 +75,6 @@ pub async fn compress(request: Request, next: Next) -> Response {
         Err(body) => response.body = body,
     }
     response
-}
-
-/// The coding that the client prefers. Brotli is too slow to compress at the pace of a client.
-fn best(accepted: Accepted) -> Option<Coding> {
-    accepted.best(|coding| coding != Coding::Brotli)
 }
 
 /// Whether the content must be sent as it is: it has a coding, is a part, has a digest, or
@@ -102,14 +94,13 @@ fn is_unchanged_by_rule(response: &Response) -> bool {
             .any(|value| token::list_contains(value, "no-transform"))
 }
 
-fn is_worth_it(response: &Response) -> bool {
+/// Whether the response is compressed if its client accepts that.
+fn may_change(response: &Response) -> bool {
     let content_type = response.header("Content-Type").unwrap_or_default();
     let content_type = std::str::from_utf8(content_type).unwrap_or_default();
     let essence = content_type.split(';').next().unwrap_or_default().trim();
-    let length = response.body.length();
     !matches!(response.status(), 204..=206)
-        && length.is_none_or(|bytes| bytes >= BYTES_MIN)
-        && is_compressible(content_type)
+        && is_worth_it(content_type, response.body.length())
         && !essence.eq_ignore_ascii_case("text/event-stream")
         && !is_unchanged_by_rule(response)
 }

@@ -1,4 +1,21 @@
-//! Media types whose content becomes smaller.
+//! Which content becomes smaller.
+
+const BYTES_MIN: u64 = 1024;
+
+/// Whether compression is worth it for content of this media type and length: the type is one of
+/// [`is_compressible`], and it has at least 1 KiB, or an unknown length. Less fits into one or two
+/// packets with its head anyway.
+///
+/// # Examples
+/// ```
+/// use onrush::compression::is_worth_it;
+///
+/// assert!(is_worth_it("text/plain", Some(1024)) && is_worth_it("text/plain", None));
+/// assert!(!is_worth_it("text/plain", Some(1023)) && !is_worth_it("image/png", None));
+/// ```
+pub fn is_worth_it(content_type: &str, bytes: Option<u64>) -> bool {
+    bytes.is_none_or(|bytes| bytes >= BYTES_MIN) && is_compressible(content_type)
+}
 
 /// Whether content of this media type usually becomes smaller: text, JSON, XML, scripts,
 /// WebAssembly and others, but not images, video and archives.

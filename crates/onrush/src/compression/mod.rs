@@ -49,5 +49,5 @@ pub use codings::{Accepted, Coding};
 pub use content::{Need, compress_known};
 pub use encoder::{Encoder, Then};
 pub use layer::compress;
-pub use media_types::is_compressible;
+pub use media_types::{is_compressible, is_worth_it};
 pub use offload_encoder::OffloadEncoder;

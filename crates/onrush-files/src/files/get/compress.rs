@@ -23,14 +23,11 @@ use crate::files::object::LoadedObject;
 use crate::files::object::object_fields::set;
 use crate::files::shared::budget::Budget;
 use crate::files::shared::pieces;
-use onrush::compression::{Accepted, Coding, Encoder, Need, compress_known, is_compressible};
+use onrush::compression::{Accepted, Coding, Encoder, Need, compress_known, is_worth_it};
 use onrush::{Body, Request, Response};
 use onrush_proto::etag::EntityTag;
 use onrush_proto::precondition::{Current, Outcome, evaluate};
 use std::sync::Arc;
-
-/// Smaller objects are not compressed: with their head they fit into one or two packets anyway.
-const BYTES_MIN: u64 = 1024;
 
 /// The maximum memory of all encoders of responses that are being sent.
 pub(in crate::files) const ENCODERS_BYTES_MAX: usize = 64 << 20;
@@ -92,15 +89,12 @@ impl Reads {
     ) -> Option<Coding> {
         let needs_object = ["range", "if-match", "if-unmodified-since"];
         let may_be = self.objects.options.compress
-            && loaded.size >= BYTES_MIN
             && loaded.permits_coding()
-            && is_compressible(loaded.content_type())
+            && is_worth_it(loaded.content_type(), Some(loaded.size))
             && needs_object
                 .iter()
                 .all(|name| request.header(name).is_none());
-        // Brotli is too slow to compress at the pace of a client.
-        let coding = accepted.best(|coding| coding != Coding::Brotli);
-        coding.filter(|_| may_be)
+        may_be.then(|| accepted.best(Coding::has_encoder)).flatten()
     }
 
     /// The response with an object, compressed. `None`: it is to be sent as it is.
