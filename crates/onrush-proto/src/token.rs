@@ -174,6 +174,12 @@ fn weight(parameter: &[u8]) -> Option<u16> {
         .then_some((weight * 1000.0) as u16)
 }
 
+/// The media type in a value of `Content-Type`, without its parameters (RFC 9110 §8.3.1). Its case
+/// has no meaning. What is not a media type is returned as it is.
+pub fn essence(content_type: &str) -> &str {
+    content_type.split(';').next().unwrap_or_default().trim()
+}
+
 /// Parses a decimal number (`1*DIGIT`): one or more digits, no sign, no space. `None` for other
 /// bytes, and if the number does not fit 64 bits.
 #[inline]
@@ -195,6 +201,13 @@ pub fn decimal(bytes: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_essence_has_no_parameters() {
+        assert_eq!(essence("text/html"), "text/html");
+        assert_eq!(essence(" Text/HTML ; charset=utf-8; a=b"), "Text/HTML");
+        assert_eq!(essence("; charset=utf-8"), "");
+    }
 
     #[test]
     fn members_have_the_weight_that_they_state_or_1000() {

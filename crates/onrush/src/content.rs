@@ -3,6 +3,7 @@
 
 use crate::request::Request;
 use crate::response::{IntoResponse, Response};
+use onrush_proto::token;
 use std::borrow::Cow;
 use std::error::Error;
 use std::{fmt, io};
@@ -161,7 +162,7 @@ impl Request {
         accepts: impl Fn(&str) -> bool,
     ) -> Result<Vec<u8>, ContentError> {
         let media_type = self.header_str("Content-Type").unwrap_or_default();
-        let media_type = media_type.split(';').next().unwrap_or_default().trim();
+        let media_type = token::essence(media_type);
         if !accepts(media_type) {
             return Err(ContentError::MediaType(expected));
         }

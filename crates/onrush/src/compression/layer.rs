@@ -98,7 +98,7 @@ fn is_unchanged_by_rule(response: &Response) -> bool {
 fn may_change(response: &Response) -> bool {
     let content_type = response.header("Content-Type").unwrap_or_default();
     let content_type = std::str::from_utf8(content_type).unwrap_or_default();
-    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    let essence = token::essence(content_type);
     !matches!(response.status(), 204..=206)
         && is_worth_it(content_type, response.body.length())
         && !essence.eq_ignore_ascii_case("text/event-stream")

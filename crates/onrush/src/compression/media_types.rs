@@ -1,5 +1,7 @@
 //! Which content becomes smaller.
 
+use onrush_proto::token;
+
 const BYTES_MIN: u64 = 1024;
 
 /// Whether compression is worth it for content of this media type and length: the type is one of
@@ -28,8 +30,7 @@ pub fn is_worth_it(content_type: &str, bytes: Option<u64>) -> bool {
 /// assert!(!is_compressible("image/png") && !is_compressible("application/zip"));
 /// ```
 pub fn is_compressible(content_type: &str) -> bool {
-    let essence = content_type.split(';').next().unwrap_or_default().trim();
-    let essence = essence.to_ascii_lowercase();
+    let essence = token::essence(content_type).to_ascii_lowercase();
     let (kind, subtype) = essence.split_once('/').unwrap_or_default();
     match kind {
         "text" => true,

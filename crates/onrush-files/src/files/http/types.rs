@@ -2,6 +2,7 @@
 //! responses forbid clients to sniff it.
 
 use crate::files::http::media_type;
+use onrush_proto::token;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
@@ -111,8 +112,7 @@ impl Types {
 /// It does not hold for PDF: browsers run its scripts without an origin, and some do not show PDF
 /// in a sandbox.
 pub(in crate::files) fn is_scriptable(content_type: &str) -> bool {
-    let essence = content_type.split(';').next().unwrap_or_default().trim();
-    let essence = &essence.to_ascii_lowercase()[..];
+    let essence = &token::essence(content_type).to_ascii_lowercase()[..];
     let (kind, subtype) = essence.split_once('/').unwrap_or((essence, ""));
     // It is not known how a browser parses a list or a quoted string.
     let is_ambiguous = content_type.contains(['"', ',']);
