@@ -22,7 +22,6 @@ use crate::http2::request_head::HeaderBlock;
 use crate::http2::streams::Streams;
 use crate::limits::Limits;
 use crate::reject::Reject;
-use std::collections::VecDeque;
 use std::ops::Range;
 
 /// The window of a stream and of a connection that both sides begin with (§6.9.2). This side never
@@ -37,9 +36,8 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 256 * 1024;
 /// instead of queuing them, so it is never lowered.
 pub const STREAMS_MAX: usize = 128;
 
-/// Streams that this side has reset last, whose frames may still be on their way: as many as a
-/// client may begin at once before it knows the settings.
-pub(super) const RESETS_KEPT: usize = 1_000;
+/// Streams that this side has reset last, whose frames may still be on their way.
+pub(super) const RESETS_KEPT: usize = 16;
 
 /// The encoded bytes of a header block, relative to the limit on its text: Huffman codes make most
 /// text shorter, and nothing makes it longer than this.
@@ -169,7 +167,7 @@ pub struct Connection {
     pub(super) is_repeated: bool,
     pub(super) last_response: LastResponse,
     /// Streams that this side has reset, newest last.
-    pub(super) resets: VecDeque<u32>,
+    pub(super) resets: [u32; RESETS_KEPT],
     idle_frames: Allowance,
     cancelled: Allowance,
     /// Settings that the peer has not acknowledged.
@@ -229,7 +227,7 @@ impl Connection {
             last_request: LastRequest::default(),
             is_repeated: false,
             last_response: LastResponse::default(),
-            resets: VecDeque::new(),
+            resets: [0; RESETS_KEPT],
             idle_frames: Allowance::new(IDLE_FRAMES_MAX, IDLE_FRAMES_PER_SECOND),
             cancelled: Allowance::new(CANCELLED_MAX, CANCELLED_PER_SECOND),
             unacknowledged: 0,

@@ -171,10 +171,8 @@ impl Connection {
     /// Ends a stream early, if it is open in any direction.
     pub fn reset(&mut self, stream: u32, code: ErrorCode, out: &mut Vec<u8>) {
         self.streams.remove(stream);
-        if self.resets.len() == RESETS_KEPT {
-            self.resets.pop_front();
-        }
-        self.resets.push_back(stream);
+        self.resets.copy_within(1.., 0);
+        self.resets[RESETS_KEPT - 1] = stream;
         frame::put_reset(stream, code, out);
     }
 
