@@ -371,7 +371,9 @@ impl Connection {
                 }
                 if is_skipped(frame_head) {
                     self.spend_idle(1)?;
-                    self.phase = Phase::Skip(frame_head.payload_bytes);
+                    if frame_head.payload_bytes > 0 {
+                        self.phase = Phase::Skip(frame_head.payload_bytes);
+                    }
                     return Ok((FRAME_HEAD_BYTES, Event::Nothing));
                 }
                 let Some(payload) = payload.get(..frame_head.payload_bytes) else {

@@ -1,6 +1,6 @@
 //! DATA frames and flow control of what is received (RFC 9113 §6.1, §5.2).
 
-use crate::http2::connection::{Connection, Event, Fatal, Phase, protocol_error};
+use crate::http2::connection::{Connection, Event, Fatal, Phase, frame_size_error, protocol_error};
 use crate::http2::frame::{ErrorCode, FRAME_HEAD_BYTES, FrameHead, flag, put_window_update};
 use crate::http2::streams::Side;
 
@@ -19,7 +19,10 @@ impl Connection {
         let id = head.stream;
         let (mut taken, mut content_bytes, mut padding_bytes) =
             (FRAME_HEAD_BYTES, head.payload_bytes, 0);
-        if head.has(flag::PADDED) && content_bytes > 0 {
+        if head.has(flag::PADDED) {
+            if content_bytes == 0 {
+                return Err(frame_size_error("a DATA frame of a wrong size"));
+            }
             let Some(&padding) = payload.first() else {
                 return Ok((0, Event::NeedMore));
             };
@@ -54,16 +57,20 @@ impl Connection {
             ends,
             is_taken,
         };
+        let is_empty = content_bytes + padding_bytes == 0;
         let unused = match is_taken {
             true => bytes - content_bytes,
             false => bytes,
         };
         if let Some(code) = error {
+            if is_empty {
+                self.phase = Phase::Frame;
+            }
             self.announce(None, unused, false, out);
             return Ok((taken, self.stream_error(id, code, out)?));
         }
         self.announce(is_taken.then_some(id), unused, false, out);
-        if content_bytes + padding_bytes == 0 {
+        if is_empty {
             return Ok((taken, self.end_of_frame()));
         }
         Ok((taken, Event::Nothing))

@@ -140,6 +140,7 @@ impl Server {
                     continue;
                 }
             };
+            assert!(taken > 0 || event == Event::NeedMore, "no progress");
             let input: Vec<u8> = self.pending.drain(..taken).collect();
             match event {
                 Event::NeedMore => return,

@@ -41,7 +41,7 @@ fn violations_of_the_connection_end_it() {
     };
     let one = 1u32.to_be_bytes();
     let most = (WINDOW_BYTES - 1) + (1 << 31) - 2 * (WINDOW_BYTES - 1);
-    let cases: [(Vec<Vec<u8>>, ErrorCode, u32); 35] = [
+    let cases: [(Vec<Vec<u8>>, ErrorCode, u32); 36] = [
         // Stream 0, or another one than it.
         (vec![frame(DATA, 0, 0, b"x")], PROTOCOL, 0),
         (vec![frame(HEADERS, ALL, 0, &block(&GET))], PROTOCOL, 0),
@@ -66,6 +66,7 @@ fn violations_of_the_connection_end_it() {
             0,
         ),
         (vec![frame(PRIORITY, 0, 1, &[0; 4])], SIZE, 0),
+        (vec![get(1), frame(DATA, PADDED, 1, b"")], SIZE, 1),
         // Streams that have not begun.
         (vec![frame(DATA, 0, 1, b"x")], PROTOCOL, 0),
         (vec![frame(RST_STREAM, 0, 1, &one)], PROTOCOL, 0),
@@ -163,6 +164,7 @@ fn violations_of_a_stream_reset_it() {
     let protocol = [
         vec![post(&four), data(0, "fives")],
         vec![post(&four), data(END_STREAM, "two")],
+        vec![post(&four), data(END_STREAM, "")],
         vec![post(&four), frame(HEADERS, ALL, 1, &block(&[("a", "b")]))],
         vec![
             post(&[]),
