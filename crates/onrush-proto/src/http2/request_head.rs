@@ -128,8 +128,9 @@ impl HeaderBlock {
             return Err(Wrong::Rejected(Reject::new(400, "forbidden trailer field")));
         }
         match name {
+            // An empty piece would leave a space at the end, which no value has.
             b"cookie" if role == Role::Request => {
-                if !self.cookie.is_empty() {
+                if !self.cookie.is_empty() && !value.is_empty() {
                     self.cookie.extend_from_slice(b"; ");
                 }
                 self.cookie.extend_from_slice(value);

@@ -31,6 +31,23 @@ fn a_request_is_a_head_of_http_1() {
 }
 
 #[test]
+fn an_empty_piece_of_cookies_leaves_no_trace() {
+    let mut server = Server::begun();
+    for (place, pieces) in [["a=1", ""], ["", "a=1"], ["", ""]].iter().enumerate() {
+        let fields = pieces.map(|piece| ("cookie", piece));
+        server.receive(&frame(
+            HEADERS,
+            ALL,
+            2 * place as u32 + 1,
+            &with(&GET, &fields),
+        ));
+    }
+    let start = "GET / HTTP/2\r\nhost: a.example\r\n";
+    let expected = ["cookie: a=1\r\n\r\n", "cookie: a=1\r\n\r\n", "\r\n"];
+    assert_eq!(server.heads, expected.map(|end| start.to_owned() + end));
+}
+
+#[test]
 fn the_forms_of_requests() {
     let get = frame(HEADERS, ALL, 1, &block(&GET));
     check(&[get], &["1 request None"], &[]);
