@@ -4,7 +4,7 @@ use crate::http2::connection::{Connection, Event, Fatal, Phase, frame_size_error
 use crate::http2::frame::{ErrorCode, FRAME_HEAD_BYTES, FrameHead, flag, put_window_update};
 use crate::http2::streams::Side;
 
-/// What a window grows to while its bytes are consumed as fast as they arrive, in bytes.
+/// What a window grows to at most while its bytes are consumed as fast as they arrive, in bytes.
 const WINDOW_BYTES_MAX: u32 = 1 << 20;
 
 impl Connection {
@@ -242,7 +242,7 @@ fn grown(unannounced: &mut u32, window_bytes: &mut u32, may_grow: bool) -> u32 {
         return 0;
     }
     let mut room = std::mem::take(unannounced);
-    if may_grow && *window_bytes < WINDOW_BYTES_MAX {
+    if may_grow && *window_bytes <= WINDOW_BYTES_MAX / 2 {
         room += *window_bytes;
         *window_bytes *= 2;
     }

@@ -148,6 +148,32 @@ fn consumed_bytes_are_announced_late_and_the_windows_grow() {
 }
 
 #[test]
+fn windows_grow_to_a_mebibyte() {
+    let mut server = Server::begun();
+    server.receive(&frame(HEADERS, END_HEADERS, 1, &block(&POST)));
+    let (mut sent_bytes, mut announced) = (0, [WINDOW_BYTES; 2]);
+    for _ in 0..200 {
+        server.receive(&frame(DATA, 0, 1, &[b'x'; 16_000]));
+        sent_bytes += 16_000;
+        server.connection.consume(1, 16_000, true, &mut server.out);
+        for update in server.sent() {
+            let (frame, room) = update.rsplit_once(' ').expect("words");
+            let of_stream = usize::from(frame.starts_with('1'));
+            announced[of_stream] += room.parse::<u32>().expect("a number");
+        }
+        for announced in announced {
+            let window = announced - sent_bytes;
+            assert!((32_000..=1 << 20).contains(&window), "{window}");
+        }
+    }
+    assert!(
+        announced
+            .iter()
+            .all(|announced| announced - sent_bytes > 500_000)
+    );
+}
+
+#[test]
 fn padding_and_what_no_stream_takes_is_announced() {
     let mut server = Server::begun();
     server.receive(&frame(HEADERS, END_HEADERS, 1, &block(&POST)));
