@@ -121,10 +121,13 @@ impl Connection {
                 Ok(event)
             }
             Concerns::Trailers => self.end_with_trailers(stream, out),
-            Concerns::Nothing(None) => Ok(Event::Nothing),
+            Concerns::Nothing(None) => {
+                self.spend_idle(1)?;
+                Ok(Event::Nothing)
+            }
             Concerns::Nothing(Some(ErrorCode::REFUSED_STREAM)) => {
                 self.spend_idle(1)?;
-                self.reset(stream, ErrorCode::REFUSED_STREAM, out);
+                self.put_reset(stream, ErrorCode::REFUSED_STREAM, out);
                 Ok(Event::Nothing)
             }
             Concerns::Nothing(Some(code)) => self.stream_error(stream, code, out),
@@ -133,12 +136,11 @@ impl Connection {
 
     fn concerns(&mut self, id: u32, has_ended: bool) -> Result<Concerns, Fatal> {
         if id > self.last_stream {
-            if self.ends || self.streams.len() >= STREAMS_MAX {
-                // Before a GOAWAY, the number counts as used.
-                self.last_stream = if self.ends { self.last_stream } else { id };
+            // Also if it is refused: the client may not know that yet, and go on.
+            self.last_stream = id;
+            if self.last_served.is_some() || self.streams.len() >= STREAMS_MAX {
                 return Ok(Concerns::Nothing(Some(ErrorCode::REFUSED_STREAM)));
             }
-            self.last_stream = id;
             return Ok(Concerns::NewStream);
         }
         match self.streams.get(id).map(|stream| stream.remote) {
@@ -146,7 +148,7 @@ impl Connection {
             // A second head, or trailers that do not end the stream (§8.1).
             Some(Side::Open) => Ok(Concerns::Nothing(Some(ErrorCode::PROTOCOL_ERROR))),
             Some(Side::Ended) => Ok(Concerns::Nothing(Some(ErrorCode::STREAM_CLOSED))),
-            None if self.resets.contains(&id) => Ok(Concerns::Nothing(None)),
+            None if self.was_reset(id) => Ok(Concerns::Nothing(None)),
             None => Err(Fatal {
                 code: ErrorCode::STREAM_CLOSED,
                 reason: "a head on a stream that has ended",

@@ -37,7 +37,7 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 256 * 1024;
 pub const STREAMS_MAX: usize = 128;
 
 /// Streams that this side has reset last, whose frames may still be on their way.
-pub(super) const RESETS_KEPT: usize = 16;
+const RESETS_KEPT: usize = 16;
 
 /// The encoded bytes of a header block, relative to the limit on its text: Huffman codes make most
 /// text shorter, and nothing makes it longer than this.
@@ -153,8 +153,8 @@ pub struct Connection {
     pub(super) unannounced: u32,
     /// What the window of the connection is filled up to.
     pub(super) window_bytes: u32,
-    /// A GOAWAY with the number of a stream was sent.
-    pub(super) ends: bool,
+    /// The last stream that is served, once a GOAWAY has said so.
+    pub(super) last_served: Option<u32>,
     pub(super) decoder: Decoder,
     pub(super) phase: Phase,
     /// The header block that CONTINUATION frames continue, and its stream.
@@ -167,7 +167,9 @@ pub struct Connection {
     pub(super) is_repeated: bool,
     pub(super) last_response: LastResponse,
     /// Streams that this side has reset, newest last.
-    pub(super) resets: [u32; RESETS_KEPT],
+    resets: [u32; RESETS_KEPT],
+    /// The highest number that is in the list no more.
+    resets_forgotten: u32,
     idle_frames: Allowance,
     cancelled: Allowance,
     /// Settings that the peer has not acknowledged.
@@ -217,7 +219,7 @@ impl Connection {
             receive_window: i64::from(WINDOW_BYTES),
             unannounced: 0,
             window_bytes: CONNECTION_WINDOW_BYTES,
-            ends: false,
+            last_served: None,
             decoder: Decoder::new(),
             phase: Phase::Preface(false),
             block: Vec::new(),
@@ -228,6 +230,7 @@ impl Connection {
             is_repeated: false,
             last_response: LastResponse::default(),
             resets: [0; RESETS_KEPT],
+            resets_forgotten: 0,
             idle_frames: Allowance::new(IDLE_FRAMES_MAX, IDLE_FRAMES_PER_SECOND),
             cancelled: Allowance::new(CANCELLED_MAX, CANCELLED_PER_SECOND),
             unacknowledged: 0,
@@ -328,8 +331,8 @@ impl Connection {
     pub fn fail(&mut self, code: ErrorCode, out: &mut Vec<u8>) {
         if self.phase != Phase::Done {
             self.phase = Phase::Done;
-            self.ends = true;
-            frame::put_goaway(self.last_stream, code, out);
+            let last = *self.last_served.get_or_insert(self.last_stream);
+            frame::put_goaway(last, code, out);
         }
     }
 
@@ -509,8 +512,22 @@ impl Connection {
         stream > self.last_stream || stream.is_multiple_of(2)
     }
 
-    /// Resets a stream because of a violation of its client. The first frames that are on their way
-    /// are ignored.
+    /// Resets a stream, whether it is open or was never accepted.
+    pub(super) fn put_reset(&mut self, stream: u32, code: ErrorCode, out: &mut Vec<u8>) {
+        self.streams.remove(stream);
+        self.resets_forgotten = self.resets_forgotten.max(self.resets[0]);
+        self.resets.copy_within(1.., 0);
+        self.resets[RESETS_KEPT - 1] = stream;
+        frame::put_reset(stream, code, out);
+    }
+
+    /// Whether frames of a stream that is gone may have been on their way when this side has reset
+    /// it (RFC 9113 §5.1). Below the forgotten numbers nobody knows, so what arrives is ignored.
+    pub(super) fn was_reset(&self, stream: u32) -> bool {
+        stream <= self.resets_forgotten || self.resets.contains(&stream)
+    }
+
+    /// Resets a stream because of a violation of its client.
     pub(super) fn stream_error(
         &mut self,
         stream: u32,
@@ -518,7 +535,7 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Result<Event, Fatal> {
         self.spend_cancelled()?;
-        self.reset(stream, code, out);
+        self.put_reset(stream, code, out);
         Ok(Event::Reset { stream })
     }
 }

@@ -85,7 +85,7 @@ impl Connection {
         ends: bool,
     ) -> Result<Option<ErrorCode>, Fatal> {
         let Some(stream) = self.streams.get(id) else {
-            return match self.resets.contains(&id) {
+            return match self.was_reset(id) {
                 true => Ok(None),
                 false => Err(Fatal {
                     code: ErrorCode::STREAM_CLOSED,

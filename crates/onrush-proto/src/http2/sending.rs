@@ -1,7 +1,7 @@
 //! What this side sends: heads, content, resets, and the end of the connection.
 
 use crate::connection::SendAs;
-use crate::http2::connection::{Connection, RESETS_KEPT};
+use crate::http2::connection::Connection;
 use crate::http2::frame::{
     self, ErrorCode, FRAME_HEAD_BYTES, FrameHead, PAYLOAD_BYTES_MAX, flag, kind,
 };
@@ -170,10 +170,7 @@ impl Connection {
 
     /// Ends a stream early, if it is open in any direction.
     pub fn reset(&mut self, stream: u32, code: ErrorCode, out: &mut Vec<u8>) {
-        self.streams.remove(stream);
-        self.resets.copy_within(1.., 0);
-        self.resets[RESETS_KEPT - 1] = stream;
-        frame::put_reset(stream, code, out);
+        self.put_reset(stream, code, out);
     }
 
     /// Whether the client still sends the body of a request whose response is complete. The caller
@@ -195,14 +192,15 @@ impl Connection {
     /// Tells the client that the connection ends soon (RFC 9113 §6.8): streams that it begins until
     /// it has read this are served. [`Connection::end`] follows after a round trip.
     pub fn announce_end(&mut self, out: &mut Vec<u8>) {
-        if !self.ends {
+        if self.last_served.is_none() {
             frame::put_goaway(EVERY_STREAM, ErrorCode::NO_ERROR, out);
         }
     }
 
     /// Serves the streams that have begun and no more.
     pub fn end(&mut self, out: &mut Vec<u8>) {
-        if !std::mem::replace(&mut self.ends, true) {
+        if self.last_served.is_none() {
+            self.last_served = Some(self.last_stream);
             frame::put_goaway(self.last_stream, ErrorCode::NO_ERROR, out);
         }
     }

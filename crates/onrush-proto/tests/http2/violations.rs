@@ -209,6 +209,49 @@ fn what_is_on_its_way_after_a_reset_is_ignored() {
 }
 
 #[test]
+fn what_is_on_its_way_is_ignored_however_many_streams_are_reset() {
+    let mut server = Server::begun();
+    let streams = || (0..100).map(|number| 2 * number + 1);
+    for stream in streams() {
+        server.receive(&frame(HEADERS, END_HEADERS, stream, &block(&POST)));
+    }
+    for stream in streams() {
+        let (connection, out) = (&mut server.connection, &mut server.out);
+        connection.reset(stream, ErrorCode::NO_ERROR, out);
+    }
+    server.events.clear();
+    server.sent();
+    for stream in streams() {
+        server.receive(&frame(DATA, 0, stream, b"more"));
+        server.receive(&frame(HEADERS, ALL, stream, &block(&[("a", "b")])));
+    }
+    assert_eq!(server.fatal, None);
+    assert!(server.events.is_empty() && server.sent().is_empty());
+}
+
+#[test]
+fn what_follows_a_refused_request_is_ignored() {
+    let mut server = Server::begun();
+    server.receive(&frame(HEADERS, ALL, 1, &block(&GET)));
+    server.connection.end(&mut server.out);
+    assert_eq!(server.sent(), ["GOAWAY 1 0"]);
+    // Its client has not read the GOAWAY.
+    server.receive(&frame(HEADERS, END_HEADERS, 3, &block(&POST)));
+    assert_eq!(server.sent(), ["3 RST_STREAM 7"]);
+    server.receive(&frame(DATA, 0, 3, b"text"));
+    server.receive(&frame(WINDOW_UPDATE, 0, 3, &1u32.to_be_bytes()));
+    server.receive(&frame(HEADERS, ALL, 3, &block(&[("a", "b")])));
+    server.receive(&frame(RST_STREAM, 0, 3, &8u32.to_be_bytes()));
+    assert_eq!((server.fatal, server.sent().len()), (None, 0));
+    server.respond(1, ContentLength::Known(0), b"");
+    assert_eq!(server.sent(), ["1 HEADERS 5"]);
+    // No later GOAWAY names a later stream (§6.8).
+    let (connection, out) = (&mut server.connection, &mut server.out);
+    connection.fail(ErrorCode::INTERNAL_ERROR, out);
+    assert_eq!(server.sent(), ["GOAWAY 1 2"]);
+}
+
+#[test]
 fn limits_get_a_response() {
     let limits = Limits {
         body_bytes_max: 10,
