@@ -167,6 +167,22 @@ impl Connection {
         }
     }
 
+    /// Discards the rest of a DATA frame of a stream that was reset within it.
+    pub(super) fn discard_data(&mut self, id: u32, out: &mut Vec<u8>) {
+        if let Phase::Data {
+            stream,
+            content_bytes,
+            is_taken: is_taken @ true,
+            ..
+        } = &mut self.phase
+            && *stream == id
+        {
+            *is_taken = false;
+            let unused = *content_bytes;
+            self.announce(None, unused, false, out);
+        }
+    }
+
     /// Ends a DATA frame. The event says so if the body ends with it.
     fn end_of_frame(&mut self) -> Event {
         let Phase::Data {
@@ -179,8 +195,7 @@ impl Connection {
             return Event::Nothing;
         };
         self.phase = Phase::Frame;
-        // The stream may have been reset within the frame.
-        if !(ends && is_taken) || self.streams.get(stream).is_none() {
+        if !(ends && is_taken) {
             return Event::Nothing;
         }
         self.end_body(stream);

@@ -168,9 +168,12 @@ impl Connection {
         self.end_response(stream);
     }
 
-    /// Ends a stream early, if it is open in any direction.
+    /// Ends a stream early, if it is open in any direction. No event of it follows.
     pub fn reset(&mut self, stream: u32, code: ErrorCode, out: &mut Vec<u8>) {
-        self.put_reset(stream, code, out);
+        if self.streams.get(stream).is_some() {
+            self.put_reset(stream, code, out);
+            self.discard_data(stream, out);
+        }
     }
 
     /// Whether the client still sends the body of a request whose response is complete. The caller

@@ -174,6 +174,46 @@ fn windows_grow_to_a_mebibyte() {
 }
 
 #[test]
+fn a_stream_is_reset_once() {
+    let mut server = Server::begun();
+    server.receive(&frame(HEADERS, ALL, 1, &block(&GET)));
+    server.receive(&frame(HEADERS, ALL, 3, &block(&GET)));
+    server.respond(3, ContentLength::Known(0), b"");
+    server.sent();
+    for stream in [1, 1, 3, 5] {
+        let (connection, out) = (&mut server.connection, &mut server.out);
+        connection.reset(stream, ErrorCode::CANCEL, out);
+    }
+    assert_eq!(server.sent(), ["1 RST_STREAM 8"]);
+    // The number of the last one is not used.
+    server.receive(&frame(HEADERS, ALL, 5, &block(&GET)));
+    assert_eq!(
+        server.events.last().map(String::as_str),
+        Some("5 request None")
+    );
+}
+
+#[test]
+fn nothing_of_a_frame_follows_the_reset_of_its_stream() {
+    let mut server = Server::begun();
+    server.receive(&frame(HEADERS, END_HEADERS, 1, &block(&POST)));
+    let data = frame(DATA, END_STREAM, 1, &[b'x'; 16_000]);
+    server.receive(&data[..109]);
+    server.events.clear();
+    let (connection, out) = (&mut server.connection, &mut server.out);
+    connection.reset(1, ErrorCode::CANCEL, out);
+    connection.consume(1, 100, false, out);
+    server.receive(&data[109..]);
+    assert!(server.events.is_empty(), "{:?}", server.events);
+    // What nobody takes is announced on the connection, so its window is as before.
+    server.receive(&frame(HEADERS, END_HEADERS, 3, &block(&POST)));
+    server.receive(&frame(DATA, 0, 3, &[b'x'; 16_384]));
+    server.receive(&frame(DATA, 0, 3, &[b'x'; 384]));
+    server.connection.consume(3, 16_768, false, &mut server.out);
+    assert_eq!(server.sent(), ["1 RST_STREAM 8", "0 WINDOW_UPDATE 32768"]);
+}
+
+#[test]
 fn padding_and_what_no_stream_takes_is_announced() {
     let mut server = Server::begun();
     server.receive(&frame(HEADERS, END_HEADERS, 1, &block(&POST)));
