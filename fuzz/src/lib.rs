@@ -4,10 +4,13 @@
 //! The targets themselves, in `targets/`, are a workspace of their own, because libFuzzer is C++
 //! and instruments every crate. The tests here check all seeds, cut and changed, without it.
 //!
-//! Modules, lowest first: `chunked` · `head` · `path` · `pipelined` · `properties` · `range`.
+//! Modules, lowest first: `chunked` · `head` · `hpack` · `http2` · `path` · `pipelined` ·
+//! `properties` · `range`.
 
 pub mod chunked;
 pub mod head;
+pub mod hpack;
+pub mod http2;
 pub mod path;
 pub mod pipelined;
 pub mod properties;
@@ -47,6 +50,11 @@ impl Choices {
             trailer_bytes_max: 48,
             ..usual
         }
+    }
+
+    /// Whether a bit is set, of 32. The target gives it a meaning; [`Choices::limits`] uses bit 0.
+    pub fn has(&self, bit: u32) -> bool {
+        u32::from_le_bytes(self.0) >> bit & 1 == 1
     }
 
     /// Ascending offsets below `len`. The choices determine the gaps, of one byte or more.

@@ -1,6 +1,6 @@
 //! All seeds as plain tests: whole, cut at each place, and with changed bytes.
 
-use super::{chunked, head, path, pipelined, properties, range};
+use super::{chunked, head, hpack, http2, path, pipelined, properties, range};
 use std::fs;
 use std::path::Path;
 
@@ -62,6 +62,50 @@ fn chunked_bodies() {
 #[test]
 fn request_heads() {
     check_seeds("head", head::check_input);
+}
+
+#[test]
+fn header_blocks() {
+    check_seeds("hpack", hpack::check_input);
+}
+
+#[test]
+fn connections_of_http2() {
+    check_seeds("http2", http2::check_input);
+}
+
+#[test]
+fn seeds_of_http2_reach_every_event() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds/http2");
+    let mut events = Vec::new();
+    for file in fs::read_dir(folder).expect("a folder with seeds") {
+        let seed = fs::read(file.expect("an entry").path()).expect("a seed");
+        events.extend(http2::events(&seed));
+    }
+    let expected = [
+        "Event(Request ",
+        "Event(Rejected ",
+        "Event(Trailers ",
+        "Event(Reset ",
+        "Event(Writable { stream: 0 ",
+        "Event(Writable { stream: 1 ",
+        "Event(Leaving",
+        "Content(",
+        "End(",
+        "Acted(Some(Length(",
+        "Acted(Some(Chunked",
+        "Acted(Some(Nothing",
+        // The errors of a connection: protocol, windows, closed streams, sizes, header blocks.
+        "Fatal(Fatal { code: ErrorCode(1)",
+        "Fatal(Fatal { code: ErrorCode(3)",
+        "Fatal(Fatal { code: ErrorCode(5)",
+        "Fatal(Fatal { code: ErrorCode(6)",
+        "Fatal(Fatal { code: ErrorCode(9)",
+    ];
+    for start in expected {
+        let is_there = events.iter().any(|event| event.starts_with(start));
+        assert!(is_there, "no seed has {start}");
+    }
 }
 
 #[test]

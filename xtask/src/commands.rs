@@ -262,6 +262,7 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo xtask page", Step("page")),
     ("cargo xtask tls", Step("tls")),
     ("cargo xtask fuzz [TARGET…]", Step("fuzz")),
+    ("cargo xtask fuzz hpack http2", Step("fuzz")),
     ("cargo xtask bench", Step("bench")),
     ("cargo xtask bench [PROFILE…]", Runs(&[BENCH_PAIR])),
     ("cargo xtask bench --quick", Step("bench")),

@@ -273,6 +273,14 @@ impl Connection {
         self.streams.len()
     }
 
+    /// The memory that the connection has allocated, in bytes, for tests.
+    #[doc(hidden)]
+    pub fn memory_bytes(&self) -> usize {
+        let tables = self.encoder.memory_bytes() + self.decoder.memory_bytes();
+        let head = self.block.capacity() + self.fields.memory_bytes();
+        tables + head + self.streams.memory_bytes()
+    }
+
     /// Whether the preface or a header block has begun and not ended: the time limit of heads
     /// applies.
     pub fn is_within_block(&self) -> bool {

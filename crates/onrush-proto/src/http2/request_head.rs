@@ -68,6 +68,12 @@ impl HeaderBlock {
         };
     }
 
+    /// The memory that is allocated, in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let texts = [&self.bytes, &self.pseudo, &self.cookie].map(Vec::capacity);
+        texts.iter().sum::<usize>() + self.fields.capacity() * size_of::<(Span, Span)>()
+    }
+
     /// Adds a field. Once something is wrong, further fields take no memory.
     pub(super) fn add(&mut self, role: Role, name: &[u8], value: &[u8], limits: &Limits) {
         self.size = self.size.saturating_add(name.len() + value.len() + 4);

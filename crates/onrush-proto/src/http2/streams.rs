@@ -61,6 +61,11 @@ impl Streams {
         self.ids.len()
     }
 
+    /// The memory that is allocated, in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.ids.capacity() * size_of::<u32>() + self.streams.capacity() * size_of::<Stream>()
+    }
+
     #[inline]
     fn place(&self, id: u32) -> Option<usize> {
         self.ids.iter().position(|&known| known == id)

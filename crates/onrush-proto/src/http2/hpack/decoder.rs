@@ -49,6 +49,11 @@ impl Decoder {
         self.table.version()
     }
 
+    /// The memory that is allocated, in bytes.
+    pub(in crate::http2) fn memory_bytes(&self) -> usize {
+        self.table.memory_bytes() + self.texts.capacity()
+    }
+
     /// Decodes a whole block, and passes the name and the value of each field to `field`, in order.
     /// What a field costs does not depend on what is done with it: decode all of a block that is
     /// too long, and ignore its fields.

@@ -92,6 +92,11 @@ impl DynamicTable {
         fields.map(|entry| (&self.bytes[entry.name()], &self.bytes[entry.value()]))
     }
 
+    /// The memory that is allocated, in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.entries.capacity() * size_of::<Entry>()
+    }
+
     /// Adds a field, and removes the oldest ones that do not fit any more. A field that is larger
     /// than the table empties it (RFC 7541 §4.4).
     pub(super) fn add(&mut self, name: Name<'_>, value: &[u8]) {

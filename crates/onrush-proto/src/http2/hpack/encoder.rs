@@ -49,6 +49,11 @@ impl Encoder {
         }
     }
 
+    /// The memory that is allocated, in bytes.
+    pub(in crate::http2) fn memory_bytes(&self) -> usize {
+        self.table.memory_bytes()
+    }
+
     /// Applies a `SETTINGS_HEADER_TABLE_SIZE` of the peer, in bytes. A larger table than
     /// [`TABLE_BYTES`] is not used.
     pub fn set_table_bytes_max(&mut self, bytes_max: usize) {
