@@ -11,7 +11,9 @@ mod sending;
 mod violations;
 
 use onrush_proto::head::Head;
-use onrush_proto::http2::connection::{Connection, Event, Fatal, STREAMS_MAX, WINDOW_BYTES};
+use onrush_proto::http2::connection::{
+    CONNECTION_WINDOW_BYTES, Connection, Event, Fatal, STREAMS_MAX, WINDOW_BYTES,
+};
 use onrush_proto::http2::frame::{ErrorCode, PREFACE};
 use onrush_proto::http2::hpack::{Encoder, Indexing};
 use onrush_proto::http2::sending::ResponseHead;

@@ -151,7 +151,7 @@ fn consumed_bytes_are_announced_late_and_the_windows_grow() {
 fn windows_grow_to_a_mebibyte() {
     let mut server = Server::begun();
     server.receive(&frame(HEADERS, END_HEADERS, 1, &block(&POST)));
-    let (mut sent_bytes, mut announced) = (0, [WINDOW_BYTES; 2]);
+    let (mut sent_bytes, mut announced) = (0, [CONNECTION_WINDOW_BYTES, WINDOW_BYTES]);
     for _ in 0..200 {
         server.receive(&frame(DATA, 0, 1, &[b'x'; 16_000]));
         sent_bytes += 16_000;
@@ -193,6 +193,9 @@ fn a_stream_is_reset_once() {
     );
 }
 
+const RESET: &str = "1 RST_STREAM 8";
+const ALL_OF_IT: &str = "0 WINDOW_UPDATE 131072";
+
 #[test]
 fn nothing_of_a_frame_follows_the_reset_of_its_stream() {
     let mut server = Server::begun();
@@ -207,10 +210,20 @@ fn nothing_of_a_frame_follows_the_reset_of_its_stream() {
     assert!(server.events.is_empty(), "{:?}", server.events);
     // What nobody takes is announced on the connection, so its window is as before.
     server.receive(&frame(HEADERS, END_HEADERS, 3, &block(&POST)));
-    server.receive(&frame(DATA, 0, 3, &[b'x'; 16_384]));
-    server.receive(&frame(DATA, 0, 3, &[b'x'; 384]));
-    server.connection.consume(3, 16_768, false, &mut server.out);
-    assert_eq!(server.sent(), ["1 RST_STREAM 8", "0 WINDOW_UPDATE 32768"]);
+    let rest = CONNECTION_WINDOW_BYTES as usize / 2 - 16_000;
+    for piece in vec![b'x'; rest].chunks(16_384) {
+        server.receive(&frame(DATA, 0, 3, piece));
+        server
+            .connection
+            .consume(3, piece.len(), false, &mut server.out);
+    }
+    let sent = server.sent();
+    assert_eq!(
+        (sent.first(), sent.last()),
+        (Some(&RESET.to_owned()), Some(&ALL_OF_IT.to_owned()))
+    );
+    let is_of_connection = |sent: &&String| sent.starts_with('0');
+    assert_eq!(sent.iter().filter(is_of_connection).count(), 1, "{sent:?}");
 }
 
 #[test]
