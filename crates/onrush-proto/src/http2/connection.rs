@@ -39,6 +39,9 @@ pub const STREAMS_MAX: usize = 128;
 /// Streams that this side has reset last, whose frames may still be on their way.
 const RESETS_KEPT: usize = 16;
 
+/// The memory for heads that an idle connection keeps, in bytes.
+const HEAD_KEPT_BYTES: usize = 1024;
+
 /// The encoded bytes of a header block, relative to the limit on its text: Huffman codes make most
 /// text shorter, and nothing makes it longer than this.
 pub(super) const BLOCK_FACTOR: usize = 2;
@@ -279,6 +282,14 @@ impl Connection {
         let tables = self.encoder.memory_bytes() + self.decoder.memory_bytes();
         let head = self.block.capacity() + self.fields.memory_bytes();
         tables + head + self.streams.memory_bytes()
+    }
+
+    /// Frees memory that an idle connection does not need: of a head that was large.
+    pub fn release(&mut self) {
+        if self.fields.memory_bytes() > HEAD_KEPT_BYTES {
+            self.fields = HeaderBlock::default();
+            self.last_request.forget();
+        }
     }
 
     /// Whether the preface or a header block has begun and not ended: the time limit of heads

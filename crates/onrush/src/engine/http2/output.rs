@@ -76,6 +76,7 @@ impl Engine {
             let idle_ms = u64::from(self.limits().idle_timeout_ms);
             if http2.is_idle() {
                 http2.last_head = None;
+                http2.machine.release();
             }
             if http2.is_idle() && http2.idle_deadline_ms.is_none() && idle_ms > 0 {
                 let deadline_ms = self.context.now_ms() + idle_ms;

@@ -169,6 +169,9 @@ impl ContentSender<'_> {
         let stream = self.engine.conns.stream(self.request);
         let mut stream = stream.ok_or_else(connection_gone)?;
         let http2 = stream.http2();
+        if !http2.machine.is_open(self.request.number) {
+            return Err(connection_gone());
+        }
         (http2.machine).send_trailers(self.request.number, lines, &mut http2.out);
         stream.conn.note_due();
         Ok(())
