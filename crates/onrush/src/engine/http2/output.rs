@@ -8,7 +8,8 @@ use crate::engine::open::deadlines::Wait;
 use crate::engine::shared::socket_io::Sent;
 use crate::metrics::CloseReason;
 use crate::panic_guard;
-use onrush_rt::user;
+use onrush_rt::{coop, user};
+use std::future::poll_fn;
 use std::rc::Rc;
 
 impl Engine {
@@ -25,6 +26,8 @@ impl Engine {
                     return;
                 };
                 for id in ids {
+                    // Many connections with much to send do not delay the others.
+                    poll_fn(coop::poll_proceed).await;
                     // A panic must not end this task, which all connections need.
                     if panic_guard::catch(|| engine.send_frames(id)).is_none() {
                         panic_guard::catch(|| engine.recover_from_panic(Some(id)));
@@ -49,6 +52,7 @@ impl Engine {
                 return; // The socket becomes writable.
             }
             let sent = self.conns.io.send_or_queue(&mut conn, &out);
+            coop::spend(out.len());
             self.conns.rendering.keep_buffer(out);
             if let Ok(Sent::Queued) = sent {
                 conn.wait_for_output(self.limits().write_timeout_ms);
