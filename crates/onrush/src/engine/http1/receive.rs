@@ -18,7 +18,6 @@ use crate::engine::lifecycle::{Engine, count, guarded, panic_response};
 use crate::engine::shared::receive_memory::AHEAD_BYTES_MAX;
 use crate::log::Outcome;
 use crate::metrics::Refusal;
-use crate::params::UNROUTED;
 use crate::request::RequestParts;
 use onrush_proto::connection::{After, Step};
 use onrush_proto::head::Framing;
@@ -368,15 +367,7 @@ impl Engine {
         }
         let request = parts.into_request(head, request_id, has_body);
         let mut reply = None;
-        self.context.begin_poll(UNROUTED);
-        let started = {
-            let task_slot = self.task_slot.borrow();
-            let mut cx = Context::from_waker(task_slot.waker());
-            guarded(&self.counters, || {
-                self.service.start(request, &mut cx, &mut reply)
-            })
-        };
-        match started {
+        match self.call_handler(request, &mut reply) {
             Some(None) => {} // The response is in `reply`.
             Some(Some(pending)) => {
                 self.make_handler_task(id, data, out, pending);
