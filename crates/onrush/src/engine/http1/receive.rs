@@ -14,7 +14,7 @@ use crate::engine::connection::state::{AfterFlush, Expects, Phase};
 use crate::engine::connection::{BURST_MAX, Conn, Responding};
 use crate::engine::http1::input::NextInput;
 use crate::engine::http1::render::{Rendered, SendFuture};
-use crate::engine::lifecycle::{Engine, count, guarded, panic_response};
+use crate::engine::lifecycle::{Engine, count, panic_response};
 use crate::engine::shared::receive_memory::AHEAD_BYTES_MAX;
 use crate::log::Outcome;
 use crate::metrics::Refusal;
