@@ -119,6 +119,20 @@ impl Slot {
             expects: false,
             is_discarded: false,
             rest: None,
+impl Rest {
+    /// This many bytes per time limit are enough to get another one.
+    const STEP_BYTES: u64 = 64 * 1024;
+
+    /// Counts discarded bytes. `deadline_ms`: the next time limit.
+    pub(in crate::engine) fn receive(&mut self, bytes: u64, deadline_ms: u64) {
+        let before = self.bytes;
+        self.bytes = before.saturating_sub(bytes);
+        if self.bytes / Rest::STEP_BYTES != before / Rest::STEP_BYTES {
+            self.deadline_ms = deadline_ms;
+        }
+    }
+}
+
             priority,
             turn: 0,
             wants_turn: false,

@@ -376,6 +376,7 @@ impl Engine {
             let Some(http2) = conn.http2() else { return };
             match http2.slot(stream) {
                 Some(slot) if !slot.is_discarded => {
+            let linger_ms = u64::from(self.limits().linger_timeout_ms);
                     slot.has_ended = ends;
                     slot.expects = false;
                     slot.exchange.body_rate.record_bytes(bytes);
@@ -392,7 +393,7 @@ impl Engine {
                     if let Some(slot) = other {
                         slot.has_ended = ends;
                         if let Some(rest) = &mut slot.rest {
-                            rest.bytes = rest.bytes.saturating_sub(bytes as u64);
+                            rest.receive(bytes as u64, now_ms + linger_ms);
                             is_over = ends || rest.bytes == 0;
                         }
                     }

@@ -8,9 +8,10 @@ use onrush_proto::http2::frame::ErrorCode;
 use onrush_rt::user;
 use std::rc::Rc;
 
-/// How much of a body is discarded whose response is complete, in bytes. The client may have sent
-/// much before it reads the response.
-const REST_BYTES_MAX: u64 = 1 << 20;
+/// How much of a body is discarded whose response is complete, in bytes. Some clients (httpx,
+/// java.net.http of Java 17) read no response before they have sent the whole body, and wait for
+/// ever after a reset. Others end the body as soon as they read the response.
+const REST_BYTES_MAX: u64 = 64 << 20;
 
 impl Engine {
     /// Ends a stream whose response is complete. What its client still sends is discarded for a
