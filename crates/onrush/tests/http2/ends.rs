@@ -196,25 +196,67 @@ fn a_client_that_grants_single_bytes_is_too_slow() {
     assert!(seconds >= 10);
 }
 
+/// The GOAWAY that says that no stream is refused yet.
+const ANNOUNCED: (u32, u32) = (0x7fff_ffff, 0);
+
 #[test]
 fn a_drain_ends_in_two_steps_and_cuts_nothing_off() {
     let mut peer = Peer::of(&app, limits());
-    let late = peer.client.get("/late");
-    let out = peer.client.take_out();
-    peer.sim.send(&peer.connection, &out);
+    assert_eq!(peer.get("/hello").text(), "hello");
     peer.sim.drain();
-    peer.run();
-    assert_eq!(peer.client.goaways, [(0x7fff_ffff, 0)]);
+    peer.advance(Duration::from_millis(150));
+    assert_eq!(peer.client.goaways, [], "a request may be on its way");
+    peer.advance(Duration::from_millis(100));
+    assert_eq!(peer.client.goaways, [ANNOUNCED]);
     // What the client sends before it has read that is served.
     let crossing = peer.client.get("/late-big");
     peer.run();
     peer.advance(Duration::from_secs(1));
     assert_eq!(peer.client.goaways[1], (crossing, 0));
-    assert_eq!(peer.client.answer(late).text(), "late");
     assert_eq!(peer.client.answer(crossing).body.len(), 300_000);
     assert!(peer.is_closed());
     peer.advance(Duration::from_secs(60));
     assert_eq!(peer.sim.open_connections(), 0);
+}
+
+/// httpx, undici and java.net.http of Java 17 take a GOAWAY for the failure of all open requests.
+#[test]
+fn a_drain_is_announced_when_no_stream_is_open() {
+    let mut peer = Peer::of(&app, limits());
+    let upload = peer.client.request("POST", "/whole", &[], false);
+    let download = peer.client.get("/late-big");
+    peer.client.data(upload, &[1; 30_000], false);
+    peer.run();
+    peer.sim.drain();
+    peer.advance(Duration::from_secs(2));
+    assert_eq!(peer.client.answer(download).body.len(), 300_000);
+    assert_eq!(peer.get("/hello").text(), "hello");
+    peer.advance(Duration::from_secs(8));
+    assert_eq!(peer.client.goaways, []);
+    peer.client.data(upload, &[1; 30_000], true);
+    peer.run();
+    assert_eq!(peer.client.answer(upload).text(), "60000 bytes, sum 60000");
+    assert_eq!(peer.client.goaways, [ANNOUNCED], "with the last response");
+    peer.advance(Duration::from_secs(1));
+    assert!(peer.is_closed());
+}
+
+#[test]
+fn a_drain_is_announced_to_a_client_whose_requests_never_pause() {
+    let mut peer = Peer::of(&app, limits());
+    let upload = peer.client.request("POST", "/whole", &[], false);
+    peer.client.data(upload, &[1; 30_000], false);
+    peer.run();
+    peer.sim.drain();
+    peer.advance(Duration::from_secs(6));
+    assert_eq!(peer.client.goaways, []);
+    assert_eq!(peer.get("/hello").text(), "hello");
+    assert_eq!(peer.client.goaways, [ANNOUNCED]);
+    peer.advance(Duration::from_secs(1));
+    peer.client.data(upload, &[1; 30_000], true);
+    peer.run();
+    assert_eq!(peer.client.answer(upload).text(), "60000 bytes, sum 60000");
+    assert!(peer.is_closed());
 }
 
 #[test]
@@ -228,6 +270,7 @@ fn an_upload_goes_on_while_the_server_drains() {
     peer.client.data(upload, &[1; 30_000], true);
     peer.run();
     assert_eq!(peer.client.answer(upload).text(), "60000 bytes, sum 60000");
+    peer.advance(Duration::from_secs(1));
     assert!(peer.is_closed());
 }
 

@@ -54,7 +54,9 @@ pub(in crate::engine) struct Http2 {
     pub(in crate::engine) settings_deadline_ms: Option<u64>,
     /// When the connection ends because no stream is open, in ms.
     pub(in crate::engine) idle_deadline_ms: Option<u64>,
-    /// When no more streams may begin, because the server drains, in ms.
+    /// How far the connection has come to its end, because the server drains.
+    pub(in crate::engine) drain: Drain,
+    /// When its next step is due, in ms.
     pub(in crate::engine) drain_deadline_ms: Option<u64>,
     /// The first part of a frame.
     pub(in crate::engine) partial: Option<Buf>,
@@ -66,6 +68,19 @@ pub(in crate::engine) struct Http2 {
     turn: u64,
     /// The slots that wait for a turn, or were woken for one.
     wanting: usize,
+}
+
+/// How far a connection has come to its end while the server drains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::engine) enum Drain {
+    /// The server does not drain.
+    #[default]
+    No,
+    /// The client does not know yet. It is told when no stream is open, and after this time, in ms,
+    /// at the next request.
+    Quiet(u64),
+    /// The client was told that the connection ends soon.
+    Announced,
 }
 
 /// A stream whose request or response has not ended.
@@ -104,6 +119,20 @@ pub(in crate::engine) struct Rest {
     pub(in crate::engine) bytes: u64,
 }
 
+impl Rest {
+    /// This many bytes per time limit are enough to get another one.
+    const STEP_BYTES: u64 = 64 * 1024;
+
+    /// Counts discarded bytes. `deadline_ms`: the next time limit.
+    pub(in crate::engine) fn receive(&mut self, bytes: u64, deadline_ms: u64) {
+        let before = self.bytes;
+        self.bytes = before.saturating_sub(bytes);
+        if self.bytes / Rest::STEP_BYTES != before / Rest::STEP_BYTES {
+            self.deadline_ms = deadline_ms;
+        }
+    }
+}
+
 impl Slot {
     /// The slot of a new stream.
     pub(in crate::engine) fn new(stream: u32, priority: Priority) -> Slot {
@@ -119,20 +148,6 @@ impl Slot {
             expects: false,
             is_discarded: false,
             rest: None,
-impl Rest {
-    /// This many bytes per time limit are enough to get another one.
-    const STEP_BYTES: u64 = 64 * 1024;
-
-    /// Counts discarded bytes. `deadline_ms`: the next time limit.
-    pub(in crate::engine) fn receive(&mut self, bytes: u64, deadline_ms: u64) {
-        let before = self.bytes;
-        self.bytes = before.saturating_sub(bytes);
-        if self.bytes / Rest::STEP_BYTES != before / Rest::STEP_BYTES {
-            self.deadline_ms = deadline_ms;
-        }
-    }
-}
-
             priority,
             turn: 0,
             wants_turn: false,

@@ -2,7 +2,7 @@
 
 use crate::connections::{ConnId, RequestId};
 use crate::engine::connection::Responding;
-use crate::engine::connection::http2::Http2;
+use crate::engine::connection::http2::{Drain, Http2};
 use crate::engine::connection::state::AfterFlush;
 use crate::engine::lifecycle::Engine;
 use crate::engine::open::OpenConn;
@@ -12,6 +12,10 @@ use onrush_proto::http2::connection::Fatal;
 use onrush_proto::http2::frame::ErrorCode;
 use onrush_rt::{diagnose, user};
 use std::rc::Rc;
+
+/// How long a draining connection with open streams says nothing, in ms. Requests that begin later
+/// make it say that it ends.
+const QUIET_MS: u64 = 5_000;
 
 /// What has expired of a connection itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +153,7 @@ impl Engine {
             Some(Expired::Idle) => return self.close_idle_streams(id),
             Some(Expired::Drain) => {
                 if let Some(mut conn) = self.conns.open(id) {
-                    conn.end_drain();
+                    conn.continue_drain(self.context.now_ms());
                 }
             }
         }
@@ -202,22 +206,68 @@ impl Engine {
 }
 
 impl OpenConn<'_> {
-    /// Tells the client that the connection ends soon. What it sends until it has heard so is
-    /// served (RFC 9113 §6.8).
+    /// Begins to end a connection. The client is told when no stream is open: many clients take a
+    /// GOAWAY for a failure of what they wait for. One whose streams overlap without end is told
+    /// after [`QUIET_MS`].
     pub(in crate::engine) fn begin_drain(&mut self, now_ms: u64) {
         let deadline_ms = now_ms + u64::from(DRAIN_IDLE_MS);
         let Some(http2) = self.http2() else { return };
-        http2.machine.announce_end(&mut http2.out);
+        http2.drain = Drain::Quiet(now_ms + QUIET_MS);
         http2.drain_deadline_ms = Some(deadline_ms);
         self.note_deadline(deadline_ms);
-        self.note_due();
+    }
+
+    /// Tells the client that the connection ends soon. What it sends until it has heard so is
+    /// served (RFC 9113 §6.8).
+    fn announce_drain(&mut self, now_ms: u64) {
+        let deadline_ms = now_ms + u64::from(DRAIN_IDLE_MS);
+        let Some(http2) = self.http2() else { return };
+        http2.machine.announce_end(&mut http2.out);
+        http2.drain = Drain::Announced;
+        http2.drain_deadline_ms = Some(deadline_ms);
+        self.note_deadline(deadline_ms);
+    }
+
+    /// Tells the client that the connection ends if no stream is open any more, so that it hears
+    /// so with the end of its last response.
+    pub(super) fn announce_drain_if_idle(&mut self, now_ms: u64) {
+        if let Some(http2) = self.http2()
+            && matches!(http2.drain, Drain::Quiet(_))
+            && http2.slots.is_empty()
+        {
+            self.announce_drain(now_ms);
+        }
+    }
+
+    /// Tells the client that the connection ends if it still begins requests long after the server
+    /// has begun to drain.
+    pub(super) fn announce_drain_if_busy(&mut self, now_ms: u64) {
+        if let Some(http2) = self.http2()
+            && matches!(http2.drain, Drain::Quiet(until_ms) if until_ms <= now_ms)
+        {
+            self.announce_drain(now_ms);
+            self.note_due();
+        }
+    }
+
+    /// Goes on with the end of a connection when its time has come.
+    fn continue_drain(&mut self, now_ms: u64) {
+        let Some(http2) = self.http2() else { return };
+        http2.drain_deadline_ms = None;
+        match http2.drain {
+            Drain::Announced => self.end_drain(),
+            _ if http2.slots.is_empty() => {
+                self.announce_drain(now_ms);
+                self.note_due();
+            }
+            _ => {} // The end of the last stream is next.
+        }
     }
 
     /// Serves the streams that have begun, and no more.
     pub(in crate::engine) fn end_drain(&mut self) {
         let Some(http2) = self.http2() else { return };
         http2.machine.end(&mut http2.out);
-        http2.drain_deadline_ms = None;
         http2.ends = true;
         self.note_due();
     }

@@ -1,6 +1,7 @@
 //! Frames to the socket, and turns for those that wait to add some.
 
 use crate::connections::ConnId;
+use crate::engine::connection::http2::Drain;
 use crate::engine::connection::state::AfterFlush;
 use crate::engine::lifecycle::Engine;
 use crate::engine::open::OpenConn;
@@ -47,6 +48,10 @@ impl Engine {
             };
             let Some(http2) = conn.http2() else { return };
             http2.is_due = false;
+            if http2.drain != Drain::No {
+                conn.announce_drain_if_idle(self.context.now_ms());
+            }
+            let Some(http2) = conn.http2() else { return };
             let out = std::mem::take(&mut http2.out);
             if out.is_empty() && conn.unsent_len() > 0 {
                 return; // The socket becomes writable.

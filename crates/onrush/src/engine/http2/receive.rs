@@ -2,7 +2,7 @@
 
 use crate::connections::{ConnId, RequestId};
 use crate::engine::connection::BURST_MAX;
-use crate::engine::connection::http2::Slot;
+use crate::engine::connection::http2::{Drain, Slot};
 use crate::engine::http1::pending::PendingHandler;
 use crate::engine::http2::respond::{Responded, is_in_memory, rejection};
 use crate::engine::lifecycle::{Engine, count, panic_response};
@@ -211,6 +211,9 @@ impl Engine {
     fn take_stream_head(&self, id: ConnId, is_short: bool) -> Option<(Buf, bool)> {
         let mut conn = self.conns.open(id)?;
         let is_tls = conn.transport.is_tls();
+        if conn.http2()?.drain != Drain::No {
+            conn.announce_drain_if_busy(self.context.now_ms());
+        }
         let http2 = conn.http2()?;
         http2.idle_deadline_ms = None;
         if http2.machine.is_repeated()
@@ -373,10 +376,10 @@ impl Engine {
                 return;
             };
             let now_ms = self.context.now_ms();
+            let linger_ms = u64::from(self.limits().linger_timeout_ms);
             let Some(http2) = conn.http2() else { return };
             match http2.slot(stream) {
                 Some(slot) if !slot.is_discarded => {
-            let linger_ms = u64::from(self.limits().linger_timeout_ms);
                     slot.has_ended = ends;
                     slot.expects = false;
                     slot.exchange.body_rate.record_bytes(bytes);
