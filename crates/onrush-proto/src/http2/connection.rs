@@ -518,8 +518,8 @@ impl Connection {
     }
 
     /// The peer has got something that it has asked for.
-    pub(super) fn note_useful(&mut self) {
-        self.idle_frames.give(1);
+    pub(super) fn note_useful(&mut self, amount: u32) {
+        self.idle_frames.give(amount);
     }
 
     /// The settings of the peer have arrived.

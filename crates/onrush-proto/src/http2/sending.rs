@@ -12,8 +12,9 @@ use crate::http2::streams::Side;
 use crate::response::{ContentLength, has_no_content};
 use crate::token;
 
-/// Frames with at least this much content give the client something: they give back what it spent
-/// on asking for them.
+/// Content gives the client something: each frame gives back one for this many bytes that it has,
+/// which the client has spent on asking for them. Some ask often: HAProxy sends four WINDOW_UPDATE
+/// for a frame of 16 KiB.
 const USEFUL_BYTES_MIN: usize = 1024;
 
 /// The last stream number that exists (RFC 9113 §6.8): no stream is refused yet.
@@ -148,7 +149,7 @@ impl Connection {
             stream,
         };
         if bytes >= USEFUL_BYTES_MIN {
-            self.note_useful();
+            self.note_useful((bytes / USEFUL_BYTES_MIN) as u32);
         }
         if ends {
             self.end_response(stream);

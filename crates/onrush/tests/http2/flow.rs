@@ -173,6 +173,34 @@ fn a_body_without_end_is_reset_after_an_early_response() {
     assert!(sent > 40 << 20);
 }
 
+/// HAProxy sends several WINDOW_UPDATE for each frame that it reads.
+#[test]
+fn a_client_that_grants_often_gets_a_large_response() {
+    async fn large(_: Request) -> Response {
+        Response::with_body(vec![b'x'; 20_000_000])
+    }
+    let mut peer = Peer::of(&large, Limits::default());
+    peer.client.reads = false;
+    let stream = peer.client.get("/");
+    peer.run();
+    let mut granted = 65_535;
+    while granted < 20_000_000 {
+        assert!(
+            !peer.is_closed(),
+            "after {granted} bytes: {:?}",
+            peer.codes()
+        );
+        // Four for each 16 KiB.
+        for _ in 0..8 {
+            peer.client.grant(0, 4096);
+            peer.client.grant(stream, 4096);
+        }
+        granted += 8 * 4096;
+        peer.run();
+    }
+    assert_eq!(peer.client.answer(stream).body.len(), 20_000_000);
+}
+
 /// httpx and java.net.http of Java 17 read a response only when they have sent all of their body.
 #[test]
 fn a_body_that_goes_on_after_an_early_response_is_taken() {
