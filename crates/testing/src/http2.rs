@@ -89,6 +89,8 @@ pub struct Client {
     pub frames: Vec<(u8, u8, u32, usize)>,
     /// Whether what was received is announced as read.
     pub reads: bool,
+    /// The settings of the server.
+    pub settings: Vec<(u16, u32)>,
     /// Whether the settings of the server are acknowledged.
     pub acknowledges: bool,
     /// The room that the server has announced, beyond the first 65,535 bytes, by stream.
@@ -125,6 +127,7 @@ impl Client {
             goaways: Vec::new(),
             frames: Vec::new(),
             reads: true,
+            settings: Vec::new(),
             acknowledges: true,
             room: BTreeMap::new(),
         }
@@ -263,7 +266,12 @@ impl Client {
             }
             kind::RST_STREAM => self.answer_of(stream).reset = Some(number(0)),
             kind::SETTINGS if flags & flag::ACK == 0 => {
-                assert!(payload.len().is_multiple_of(6), "settings");
+                let (settings, rest) = payload.as_chunks::<6>();
+                assert!(rest.is_empty(), "settings");
+                let parsed = settings.iter().map(|[a, b, value @ ..]| {
+                    (u16::from_be_bytes([*a, *b]), u32::from_be_bytes(*value))
+                });
+                self.settings.extend(parsed);
                 if self.acknowledges {
                     self.send(kind::SETTINGS, flag::ACK, 0, b"");
                 }

@@ -247,6 +247,8 @@ impl Connection {
         let head_bytes_max = u32::try_from(limits.head_bytes_max).unwrap_or(u32::MAX);
         let settings = [
             (setting::MAX_CONCURRENT_STREAMS, STREAMS_MAX as u32),
+            // The default, said all the same: niquests 3.21 takes its own setting for it.
+            (setting::INITIAL_WINDOW_SIZE, WINDOW_BYTES),
             (setting::MAX_HEADER_LIST_SIZE, head_bytes_max),
             (setting::NO_RFC7540_PRIORITIES, 1),
         ];

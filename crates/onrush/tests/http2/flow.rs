@@ -99,6 +99,18 @@ fn urgent_responses_come_first_and_incremental_ones_share() {
     assert_eq!(in_turn.last(), Some(&2));
 }
 
+/// niquests 3.21 takes its own window for that of a server that does not say its own.
+#[test]
+fn the_window_of_streams_is_said_though_it_is_the_default() {
+    let mut peer = Peer::new();
+    assert_eq!(peer.get("/hello").text(), "hello");
+    assert!(
+        peer.client.settings.contains(&(4, 65_535)),
+        "{:?}",
+        peer.client.settings
+    );
+}
+
 #[test]
 fn a_window_opens_only_for_what_is_read() {
     async fn waits(mut request: Request) -> Response {
