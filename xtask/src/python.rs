@@ -33,6 +33,8 @@ const DATA: [&str; 13] = [
 const RATTLER: &str = "py-rattler==0.28.0";
 /// Programs that upload packages.
 const UPLOADS: [&str; 3] = ["poetry==2.5.1", "twine==7.0.0", "uv==0.13.9"];
+/// Clients of HTTP/2.
+const HTTP2: [&str; 2] = ["httpx[http2]==0.28.1", "pycurl==7.49.0"];
 /// The scanner of TLS servers.
 const SSLYZE: &str = "sslyze==6.3.1";
 /// The driver of Chromium, and axe-core, which finds problems of accessibility.
@@ -78,6 +80,11 @@ pub(crate) fn data() -> Outcome {
 /// Installs what installs packages of conda.
 pub(crate) fn rattler() -> Outcome {
     install("rattler", &[RATTLER]).map(drop)
+}
+
+/// Installs the clients of HTTP/2.
+pub(crate) fn http2() -> Outcome {
+    install("http2", &HTTP2).map(drop)
 }
 
 /// Installs the programs that upload packages.

@@ -120,6 +120,7 @@ pub(crate) fn everything() -> Outcome {
     go::pebble()?;
     go::tls_client()?;
     go::tofu()?;
+    python::http2()?;
     python::tlslite()?;
     python::data()?;
     python::uploads()?;

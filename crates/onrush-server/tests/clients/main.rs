@@ -13,6 +13,7 @@ mod bazel; // Bazel and the build cache
 mod ccache; // ccache and the build cache
 mod chaos; // reads during writes
 mod http; // curl, wget, wrk
+mod http2; // clients of HTTP/2 while the server restarts
 mod kill; // `kill -9` during uploads
 mod large_folder; // a million files by curl, tar, rclone
 mod live; // what Chromium shows live

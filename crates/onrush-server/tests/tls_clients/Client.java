@@ -44,7 +44,7 @@ public class Client {
                 BodyHandlers.ofString());
             expect("PUT", put.statusCode() / 100, 2);
             expect("version", put.sslSession().get().getProtocol(), version);
-            expect("protocol", put.version(), HttpClient.Version.HTTP_1_1);
+            expect("protocol", put.version(), HttpClient.Version.HTTP_2);
             HttpResponse<byte[]> got = client.send(HttpRequest.newBuilder(object).build(),
                 BodyHandlers.ofByteArray());
             expect("GET", Arrays.equals(got.body(), large), true);
