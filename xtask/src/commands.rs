@@ -79,6 +79,7 @@ const COMMANDS: &[(&str, Cover)] = &[
         CURL,
     ),
     ("curl http://127.0.0.1:8080/docs/readme.md", CURL),
+    ("curl --http2-prior-knowledge", CURL),
     (
         "curl -H 'Accept: application/json' http://127.0.0.1:8080/docs/",
         LISTING,

@@ -47,6 +47,9 @@ fn curl_puts_gets_and_deletes() {
             curl_status_and_body(&["--http1.0", &url]),
             (200, "hello\n".to_owned())
         );
+        let known = "--http2-prior-knowledge";
+        assert_eq!(curl(&["-w", " %{http_version}", known, &url]), "hello\n 2");
+        assert_eq!(curl_status_and_body(&[known, "-T", source, &url]).0, 204);
         let head = curl(&["-I", &url]).to_lowercase();
         assert!(head.contains("content-length: 6\r\n"), "{head}");
         assert!(head.contains("content-type: text/plain"), "{head}");

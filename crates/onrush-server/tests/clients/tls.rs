@@ -104,7 +104,10 @@ fn curl_reports_a_truncated_response() {
     if !is_installed("curl") {
         return;
     }
-    for driver in drivers() {
+    // 56: "Failure with receiving network data". 92: "Stream error in HTTP/2 framing layer".
+    let versions = [("--http1.1", 56), ("--http2", 92)];
+    let both = |driver| versions.map(|version| (driver, version));
+    for (driver, (version, code)) in drivers().into_iter().flat_map(both) {
         let (folder, files) = (Folder::new(), Folder::new());
         let path = folder.file("large", vec![b'x'; 64 << 20]);
         let authority = Authority::new("authority");
@@ -118,6 +121,7 @@ fn curl_reports_a_truncated_response() {
         let mut curl = Command::new("curl");
         curl.args([
             "-sS",
+            version,
             "--cacert",
             &ca,
             "--ignore-content-length",
@@ -136,8 +140,7 @@ fn curl_reports_a_truncated_response() {
             .expect("truncated");
         let Output { status, stderr, .. } = child.wait_with_output().expect("curl");
         let shown = String::from_utf8_lossy(&stderr);
-        // 56: "Failure with receiving network data".
-        assert_eq!(status.code(), Some(56), "{driver}: {shown}");
+        assert_eq!(status.code(), Some(code), "{driver} {version}: {shown}");
     }
 }
 
