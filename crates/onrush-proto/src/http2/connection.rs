@@ -52,6 +52,10 @@ const IDLE_FRAMES_PER_SECOND: u32 = 20;
 /// What a completed request gives back.
 const IDLE_FRAMES_PER_REQUEST: u32 = 10;
 
+/// So many WINDOW_UPDATEs for a frame of content are none of those. Clients open two windows for
+/// it, at once or in steps: Go's does so for each 4,096 bytes that a program reads.
+const WINDOW_UPDATES_PER_DATA: u32 = 10;
+
 /// Requests that end before their response, by the client or because of a violation: at most this
 /// many more than have completed at once, and per second.
 const CANCELLED_MAX: u32 = 200;
@@ -174,6 +178,8 @@ pub struct Connection {
     /// The highest number that is in the list no more.
     resets_forgotten: u32,
     idle_frames: Allowance,
+    /// WINDOW_UPDATEs that the peer may send for content that it has got.
+    window_updates: u32,
     cancelled: Allowance,
     /// Settings that the peer has not acknowledged.
     pub(super) unacknowledged: u32,
@@ -235,6 +241,7 @@ impl Connection {
             resets: [0; RESETS_KEPT],
             resets_forgotten: 0,
             idle_frames: Allowance::new(IDLE_FRAMES_MAX, IDLE_FRAMES_PER_SECOND),
+            window_updates: 0,
             cancelled: Allowance::new(CANCELLED_MAX, CANCELLED_PER_SECOND),
             unacknowledged: 0,
             now_s: 0,
@@ -520,8 +527,21 @@ impl Connection {
     }
 
     /// The peer has got something that it has asked for.
-    pub(super) fn note_useful(&mut self, amount: u32) {
-        self.idle_frames.give(amount);
+    pub(super) fn note_useful(&mut self) {
+        self.idle_frames.give(1);
+        self.window_updates = (self.window_updates).saturating_add(WINDOW_UPDATES_PER_DATA);
+    }
+
+    /// Takes from what content has given for opening windows, and then from the allowance for
+    /// frames that lead to nothing.
+    pub(super) fn spend_window_update(&mut self) -> Result<(), Fatal> {
+        match self.window_updates.checked_sub(1) {
+            Some(left) => {
+                self.window_updates = left;
+                Ok(())
+            }
+            None => self.spend_idle(1),
+        }
     }
 
     /// The settings of the peer have arrived.

@@ -92,7 +92,7 @@ impl Connection {
         let Ok(bytes) = payload.try_into() else {
             return Err(frame_size_error("a WINDOW_UPDATE of a wrong size"));
         };
-        self.spend_idle(1)?;
+        self.spend_window_update()?;
         let id = head.stream;
         let room = i64::from(u32::from_be_bytes(bytes) & 0x7fff_ffff);
         let error = match room {

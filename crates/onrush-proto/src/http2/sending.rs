@@ -12,9 +12,8 @@ use crate::http2::streams::Side;
 use crate::response::{ContentLength, has_no_content};
 use crate::token;
 
-/// Content gives the client something: each frame gives back one for this many bytes that it has,
-/// which the client has spent on asking for them. Some ask often: HAProxy sends four WINDOW_UPDATE
-/// for a frame of 16 KiB.
+/// Frames with at least this much content give the client something: they give back what it spends
+/// on asking for the next ones. So do smaller ones, unless the client has asked for so little.
 const USEFUL_BYTES_MIN: usize = 1024;
 
 /// The last stream number that exists (RFC 9113 §6.8): no stream is refused yet.
@@ -138,8 +137,13 @@ impl Connection {
             "more than the window"
         );
         self.send_window -= bytes as i64;
+        let mut left = self.send_window;
         if let Some(stream) = self.streams.get(stream) {
             stream.send_window -= bytes as i64;
+            left = left.min(stream.send_window);
+        }
+        if bytes >= USEFUL_BYTES_MIN || left > 0 {
+            self.note_useful();
         }
         let flags = if ends { flag::END_STREAM } else { 0 };
         let head = FrameHead {
@@ -148,9 +152,6 @@ impl Connection {
             flags,
             stream,
         };
-        if bytes >= USEFUL_BYTES_MIN {
-            self.note_useful((bytes / USEFUL_BYTES_MIN) as u32);
-        }
         if ends {
             self.end_response(stream);
         }

@@ -96,6 +96,63 @@ fn requests_that_are_cancelled_are_counted() {
     assert_eq!(keepalive, 5000);
 }
 
+/// How many frames of content are sent before the connection ends. A frame has at most `bytes`
+/// bytes, and less if the windows have no room for more. For each one, the client opens both
+/// windows by that much, in `steps`.
+fn content_frames(bytes: usize, steps: usize, window_bytes: u32) -> u32 {
+    let mut server = Server::begun();
+    let setting = [&4u16.to_be_bytes()[..], &window_bytes.to_be_bytes()].concat();
+    server.receive(&frame(SETTINGS, 0, 0, &setting));
+    server.receive(&frame(HEADERS, ALL, 1, &block(&GET)));
+    server.respond(1, ContentLength::Unknown, b"");
+    for number in 0..5_000 {
+        let bytes = bytes.min(server.connection.room(1));
+        server
+            .connection
+            .send_data_head(1, bytes, false, &mut server.out);
+        server.out.clear();
+        let step = ((bytes / steps) as u32).to_be_bytes();
+        for _ in 0..steps {
+            server.receive(&frame(WINDOW_UPDATE, 0, 0, &step));
+            server.receive(&frame(WINDOW_UPDATE, 0, 1, &step));
+        }
+        if let Some(fatal) = server.fatal {
+            assert_eq!(fatal.code, ErrorCode::ENHANCE_YOUR_CALM);
+            return number;
+        }
+    }
+    5_000
+}
+
+#[test]
+fn opening_windows_for_content_is_no_flood() {
+    assert_eq!(content_frames(16_384, 1, WINDOW_BYTES), 5_000);
+    // As Go's client for a program that reads 4,096 bytes at a time.
+    assert_eq!(content_frames(16_384, 4, WINDOW_BYTES), 5_000);
+    // The server has no more, as for events, or the entries of an archive.
+    assert_eq!(content_frames(100, 1, WINDOW_BYTES), 5_000);
+    assert_eq!(content_frames(1, 1, WINDOW_BYTES), 5_000);
+    // All of them before the client says anything.
+    let mut server = Server::begun();
+    server.receive(&frame(HEADERS, ALL, 1, &block(&GET)));
+    server.respond(1, ContentLength::Unknown, b"");
+    for _ in 0..5_000 {
+        server
+            .connection
+            .send_data_head(1, 10, false, &mut server.out);
+    }
+    for _ in 0..5_000 {
+        server.receive(&frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 10]));
+        server.receive(&frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 10]));
+    }
+    assert_eq!(server.fatal, None);
+    // The client asks for so little.
+    for window_bytes in [1, 100] {
+        let sent = content_frames(16_384, 1, window_bytes);
+        assert!((400..=500).contains(&sent), "{sent}");
+    }
+}
+
 #[test]
 fn a_head_that_decodes_to_much_takes_little_memory() {
     // A field of 4,000 bytes in the table, and 30,000 indices of one byte.
