@@ -45,7 +45,7 @@ impl Watcher {
             let piece = server.receive_until(&mut self.connection, |bytes| !bytes.is_empty());
             self.text.push_str(&String::from_utf8_lossy(&piece));
             // A stream on which nothing happens goes on for half an hour.
-            self.comments += usize::from(piece == b":\n\n");
+            self.comments += usize::from(piece.ends_with(b"\r\n:\n\n\r\n"));
             let goes_on = !piece.is_empty() && self.comments < COMMENTS_MAX;
             assert!(goes_on, "no {part:?} in {:?}", self.text);
         }
