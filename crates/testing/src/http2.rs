@@ -44,6 +44,8 @@ pub struct Answer {
     pub status: u16,
     /// The statuses of interim responses.
     pub interim: Vec<u16>,
+    /// The fields of each of them, without pseudo-header fields.
+    pub interim_fields: Vec<Vec<(String, Vec<u8>)>>,
     /// The fields of the head, without pseudo-header fields.
     pub fields: Vec<(String, Vec<u8>)>,
     /// The content, as far as it was received.
@@ -318,7 +320,10 @@ impl Client {
         let status = std::str::from_utf8(&value).expect("digits");
         let status = status.parse().expect("a status");
         match status {
-            ..200 => answer.interim.push(status),
+            ..200 => {
+                answer.interim.push(status);
+                answer.interim_fields.push(fields);
+            }
             _ => (answer.status, answer.fields) = (status, fields),
         }
     }

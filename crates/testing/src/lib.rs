@@ -6,13 +6,15 @@
 //! drivers and seeds a test uses), `seccomp` (refused system calls), `panics` (panics on purpose),
 //! `log` (what a test logs), `reserved_port` (ports for programs), `connect_from` (clients with
 //! other addresses), `read_some` (what a client receives), `reply` (responses of HTTP servers),
-//! `body` (content of objects), `example` (the examples as programs), `http2` (a client).
+//! `body` (content of objects), `example` (the examples as programs), `http2` (a client), `gateway`
+//! (requests of HTTP/1.1 through it).
 
 mod body;
 pub mod child;
 mod connect_from;
 pub mod drivers;
 pub mod example;
+pub mod gateway;
 pub mod http2;
 pub mod log;
 pub mod matrix;
