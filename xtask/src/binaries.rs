@@ -21,7 +21,15 @@ const TESTS_AT_ONCE: usize = 4;
 const QUIET_MAX: Duration = Duration::from_secs(300);
 
 /// The binaries that take the longest, which start first, so that none of them is left at the end.
-const LONGEST: [&str; 6] = ["clients", "cli", "through_tls", "engine", "files", "remote"];
+const LONGEST: [&str; 7] = [
+    "clients",
+    "cli",
+    "through_tls",
+    "engine",
+    "files_over_http2",
+    "files",
+    "remote",
+];
 
 /// What the tests of a run are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,7 @@ use crate::common::*;
 use onrush::DriverPreference;
 use onrush_files::FilesOptions;
 use onrush_store::testing::MemoryStore;
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Read;
 use std::sync::Arc;
 
 fn options() -> FilesOptions {
@@ -271,17 +270,16 @@ fn clients_that_leave_free_their_encoders() {
         server.add("big.txt", &content);
         // More than the memory of all encoders has room for at once.
         for _ in 0..5 {
-            let streams: Vec<TcpStream> = (0..20)
-                .map(|_| {
-                    let mut stream = TcpStream::connect(server.address()).expect("it accepts");
-                    let get =
-                        b"GET /big.txt HTTP/1.1\r\nHost: test\r\nAccept-Encoding: zstd\r\n\r\n";
-                    stream.write_all(get).expect("sent");
-                    stream.read_exact(&mut [0; 100]).expect("a response begins");
-                    stream
-                })
-                .collect();
-            drop(streams);
+            let get = b"GET /big.txt HTTP/1.1\r\nHost: test\r\nAccept-Encoding: zstd\r\n\r\n";
+            let mut connections = Vec::new();
+            for _ in 0..20 {
+                let mut connection = server.connect();
+                server.send(&mut connection, get);
+                let begins = |bytes: &[u8]| bytes.len() >= 100;
+                assert!(server.receive_until(&mut connection, begins).len() >= 100);
+                connections.push(connection);
+            }
+            drop(connections);
         }
         let end = std::time::Instant::now() + std::time::Duration::from_secs(300);
         loop {

@@ -223,7 +223,9 @@ fn files_that_are_not_local_are_shared_as_local_ones() {
             let slow = receive_slowly(server);
             // The seventh is contested, and then half of six is the share of one client.
             assert_eq!((slow.len(), budget.used().files), (9, 9), "{is_local}");
-            slow.into_iter().for_each(Connection::abort);
+            for connection in slow {
+                server.abort(connection);
+            }
             server.advance(1_000);
             assert_eq!(budget.used().files, 0, "{is_local}");
             assert_eq!(metric(server, "onrush_shares_used", ""), 0.0);
@@ -259,7 +261,7 @@ fn a_file_with_a_share_is_not_cached() {
         for (at, connection) in slow.into_iter().enumerate().rev() {
             let before = budget.used().files;
             assert_eq!(before, at as u64 + 1);
-            connection.abort();
+            server.abort(connection);
             server.advance(0);
             // The first six were opened while there were enough for all.
             let is_cached = at < 6;

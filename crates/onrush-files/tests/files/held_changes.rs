@@ -168,13 +168,9 @@ impl Held {
         connection
     }
 
-    /// Resets the connection of the change that waits, and returns when the server knows that.
+    /// Lets the client of the change that waits disconnect, and returns when the server knows that.
     fn lose(&mut self, connection: Connection) {
-        let Connection::Real(stream) = connection else {
-            unreachable!("the server is not simulated");
-        };
-        rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
-        drop(stream); // Resets the connection.
+        self.server.abort(connection);
         self.gate
             .wait_until(|state| state.is_moved || state.is_dropped);
     }

@@ -110,7 +110,7 @@ fn a_failed_write_ends_an_upload_whose_client_is_slow() {
             let response = String::from_utf8_lossy(&response);
             let expected = format!("HTTP/1.1 {status} ");
             assert!(response.starts_with(&expected), "{response:?}");
-            connection.abort();
+            server.abort(connection);
             wait_until(server, |server| server.staged() == 0);
         });
     }

@@ -1,10 +1,12 @@
 //! Shared by the tests of `files`: a server with a folder, on a driver or in the simulator, and a
-//! client that sends raw HTTP.
+//! client that sends raw HTTP, or in `over_http2.rs` the same as frames.
 
+mod connection;
 pub mod hooked;
 pub mod tus;
 pub mod webdav;
 
+pub use connection::Connection;
 pub use testing::Reply;
 pub use testing::TempDir;
 
@@ -13,12 +15,10 @@ use onrush::sim::Simulation;
 use onrush::{DriverPreference, Limits, Router, Running, Server};
 use onrush_files::{Allow, Files, FilesOptions, Guard, Hosts, ListenAddress};
 use onrush_rt::blocking::BlockingPool;
-use onrush_rt::driver::sim::Client;
 use onrush_rt::driver::{Config, choose};
 use onrush_rt::fs::sim::SimFs;
 use onrush_rt::fs::{Create, Dir, OpenHow};
 use onrush_store::{Folder, FolderOptions, Store};
-use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -37,6 +37,11 @@ impl Json for Reply {
     fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap()
     }
+}
+
+/// Whether all clients of this test binary speak HTTP/2. See `over_http2.rs`.
+pub const fn over_http2() -> bool {
+    matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"files_over_http2")
 }
 
 /// A time long ago, so that an object changed then may be cached.
@@ -65,6 +70,15 @@ enum Backend {
     },
 }
 
+impl Backend {
+    fn sim(&mut self) -> Option<&mut Simulation> {
+        match self {
+            Backend::Real { .. } => None,
+            Backend::Sim { sim, .. } => Some(sim),
+        }
+    }
+}
+
 /// A server with a folder.
 pub struct TestServer {
     backend: Backend,
@@ -72,6 +86,10 @@ pub struct TestServer {
     pub files: Files,
     /// The path where it is mounted, with a slash at both ends.
     pub mount: &'static str,
+    /// The connection of [`TestServer::request`], in HTTP/2.
+    shared: Option<Connection>,
+    /// Connections that outlive their requests.
+    kept: Vec<Connection>,
 }
 
 /// The drivers that work here. Prints why one does not.
@@ -83,7 +101,11 @@ pub fn available_drivers() -> Vec<DriverPreference> {
 /// The drivers that a test uses: an available one, which its name selects, or all if the matrix is
 /// full.
 pub fn drivers() -> Vec<DriverPreference> {
-    matrix::select(&available_drivers())
+    let mut available = available_drivers();
+    if over_http2() {
+        available.reverse(); // So the two test binaries use both, in each test.
+    }
+    matrix::select(&available)
 }
 
 /// Runs a test on a driver and in the simulator with a seed, which its name selects; with a full
@@ -181,6 +203,8 @@ impl TestServer {
             },
             files,
             mount,
+            shared: None,
+            kept: Vec::new(),
         }
     }
 
@@ -200,6 +224,8 @@ impl TestServer {
             },
             files,
             mount: "/",
+            shared: None,
+            kept: Vec::new(),
         }
     }
 
@@ -211,6 +237,7 @@ impl TestServer {
         let before = running.take().unwrap();
         before.handle().shutdown_now();
         before.wait().unwrap();
+        self.shared = None;
         *running = Some(start(guarded(self.mount, &self.files), driver, None));
     }
 
@@ -254,6 +281,8 @@ impl TestServer {
             backend: Backend::Sim { sim, disk },
             files,
             mount,
+            shared: None,
+            kept: Vec::new(),
         }
     }
 
@@ -403,8 +432,8 @@ impl TestServer {
 
     pub fn connect(&mut self) -> Connection {
         match &mut self.backend {
-            Backend::Sim { sim, .. } => Connection::Sim(sim.connect()),
-            Backend::Real { .. } => Connection::Real(connect(&self.address())),
+            Backend::Sim { sim, .. } => Connection::simulated(sim.connect()),
+            Backend::Real { .. } => Connection::real(connect(&self.address())),
         }
     }
 
@@ -414,28 +443,17 @@ impl TestServer {
         let stream = ::testing::connect_from(Ipv4Addr::new(127, 0, 0, 2), address);
         let timeout = Some(std::time::Duration::from_secs(20));
         stream.set_read_timeout(timeout).expect("a time");
-        Connection::Real(stream)
+        Connection::real(stream)
     }
 
     /// Sends as much of `bytes` as possible. A server that has responded may not read the rest.
-    pub fn send(&mut self, connection: &mut Connection, mut bytes: &[u8]) {
-        match (&mut self.backend, connection) {
-            (_, Connection::Real(stream)) => {
-                let _ = stream.write_all(bytes);
-            }
-            (Backend::Sim { sim, .. }, Connection::Sim(client)) => {
-                let mut refused = 0;
-                while !bytes.is_empty() && refused < 100 {
-                    match client.send(bytes) {
-                        Ok(sent) => (bytes, refused) = (&bytes[sent..], 0),
-                        Err(_) => refused += 1,
-                    }
-                    sim.run();
-                }
-                sim.run();
-            }
-            _ => unreachable!("the connection belongs to another backend"),
-        }
+    pub fn send(&mut self, connection: &mut Connection, bytes: &[u8]) {
+        connection.send(self.backend.sim(), bytes);
+    }
+
+    /// Ends the last request in HTTP/2, although its content is shorter than announced.
+    pub fn end_early(&mut self, connection: &mut Connection) {
+        connection.end_early(self.backend.sim());
     }
 
     /// Receives up to the end of the connection.
@@ -449,42 +467,33 @@ impl TestServer {
         connection: &mut Connection,
         is_complete: impl Fn(&[u8]) -> bool,
     ) -> Vec<u8> {
+        connection.receive_until(self.backend.sim(), is_complete)
+    }
+
+    /// Receives up to the end of the connection. In the simulator time passes meanwhile, up to an
+    /// hour, which is longer than any limit of the server.
+    pub fn receive_in_time(&mut self, connection: &mut Connection) -> Vec<u8> {
         let mut all = Vec::new();
-        match (&mut self.backend, connection) {
-            (_, Connection::Real(stream)) => {
-                let mut piece = vec![0; 64 * 1024];
-                while !is_complete(&all) {
-                    match testing::read_some(stream, &mut piece) {
-                        Ok(0) => break,
-                        Ok(bytes) => all.extend_from_slice(&piece[..bytes]),
-                        Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                        Err(error) => {
-                            eprintln!("receiving ends: {error}");
-                            break;
-                        }
-                    }
-                }
+        for _ in 0..36_000 {
+            if self.is_simulated() {
+                self.advance(100);
             }
-            (Backend::Sim { sim, .. }, Connection::Sim(client)) => {
-                for _ in 0..200_000 {
-                    sim.run();
-                    match client.receive() {
-                        Ok(bytes) => all.extend_from_slice(&bytes),
-                        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                        Err(_) => break,
-                    }
-                    if client.at_end() || is_complete(&all) {
-                        break;
-                    }
-                }
-            }
-            _ => unreachable!("the connection belongs to another backend"),
+            let Some(received) = connection.receive_some(self.backend.sim()) else {
+                break;
+            };
+            all.extend(received);
         }
         all
     }
 
+    /// Lets a client leave in the middle: it resets the connection, or in HTTP/2 the streams.
+    pub fn abort(&mut self, connection: Connection) {
+        self.kept.extend(connection.abort(self.backend.sim()));
+    }
+
     /// Sends a request on its own connection and receives the response. `head` is the request line
-    /// and the relevant fields, separated by `\n`. The path is not changed.
+    /// and the relevant fields, separated by `\n`. The path is not changed. In HTTP/2, all these
+    /// requests share a connection.
     pub fn request(&mut self, head: &str, body: &[u8]) -> Reply {
         let mut lines = head.lines();
         let mut request = format!("{} HTTP/1.1\r\nHost: test\r\n", lines.next().unwrap());
@@ -501,10 +510,25 @@ impl TestServer {
         request.push_str("Connection: close\r\n\r\n");
         let mut bytes = request.into_bytes();
         bytes.extend_from_slice(body);
-        let mut connection = self.connect();
-        self.send(&mut connection, &bytes);
-        let response = self.receive(&mut connection);
+        let response = self.exchange(&bytes);
         Reply::parse(&response, head.starts_with("HEAD "))
+    }
+
+    /// Sends a request and receives up to the end of the connection, or of the exchange in HTTP/2.
+    fn exchange(&mut self, request: &[u8]) -> Vec<u8> {
+        loop {
+            let mut shared = self.shared.take();
+            let sim = self.backend.sim();
+            let is_open = shared.as_mut().is_some_and(|shared| shared.is_open(sim));
+            let shared = shared.filter(|_| is_open);
+            let mut connection = shared.unwrap_or_else(|| self.connect());
+            self.send(&mut connection, request);
+            let response = self.receive(&mut connection);
+            if !connection.is_refused() {
+                self.shared = connection.reuse();
+                return response;
+            }
+        }
     }
 
     pub fn get(&mut self, path: &str) -> Reply {
@@ -541,17 +565,22 @@ fn connect(address: &str) -> TcpStream {
 
 /// One request to a real server, for clients on other threads.
 pub fn request_to(address: &str, method: &str, path: &str, body: &[u8]) -> Reply {
-    let mut stream = connect(address);
+    let mut connection = Connection::real(connect(address));
     let length = body.len();
     let head = format!(
         "{method} {path} HTTP/1.1\r\nHost: t\r\nContent-Length: {length}\r\n\
          Connection: close\r\n\r\n"
     );
-    stream.write_all(head.as_bytes()).unwrap();
-    stream.write_all(body).unwrap();
-    let mut response = Vec::new();
-    stream.read_to_end(&mut response).unwrap();
+    connection.send(None, &[head.as_bytes(), body].concat());
+    let response = connection.receive_until(None, |_| false);
     Reply::parse(&response, method == "HEAD")
+}
+
+/// Sends a request to a server that is nothing but a simulator, and receives up to the end.
+pub fn ask_simulated(sim: &mut Simulation, request: &str) -> Vec<u8> {
+    let mut connection = Connection::simulated(sim.connect());
+    connection.send(Some(sim), request.as_bytes());
+    connection.receive_until(Some(sim), |_| false)
 }
 
 pub fn entries(dir: &Dir) -> Vec<Vec<u8>> {
@@ -562,25 +591,6 @@ pub fn entries(dir: &Dir) -> Vec<Vec<u8>> {
     })
     .unwrap();
     all
-}
-
-/// The client's end of a connection.
-pub enum Connection {
-    Real(TcpStream),
-    Sim(Client),
-}
-
-impl Connection {
-    /// Resets the connection, as a client that crashes does.
-    pub fn abort(self) {
-        match self {
-            Connection::Sim(client) => client.reset(),
-            Connection::Real(stream) => {
-                let at_once = Some(Duration::ZERO);
-                rustix::net::sockopt::set_socket_linger(&stream, at_once).unwrap();
-            }
-        }
-    }
 }
 
 /// Bytes that depend on their position.
