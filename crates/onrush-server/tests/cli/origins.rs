@@ -94,10 +94,11 @@ fn listed_origins_may_read_and_write_and_others_may_not() {
 
 /// The value of `Cross-Origin-Resource-Policy`.
 fn policy(response: &str) -> &str {
-    let value = response.split_once("\r\nCross-Origin-Resource-Policy: ");
-    value.map_or("", |(_, rest)| {
-        rest.split("\r\n").next().unwrap_or_default()
-    })
+    let fields = response.lines().filter_map(|line| line.split_once(": "));
+    // Names are in lower case in HTTP/2.
+    let is_policy = |name: &str| name.eq_ignore_ascii_case("Cross-Origin-Resource-Policy");
+    let mut values = fields.filter(|(name, _)| is_policy(name));
+    values.next().map_or("", |(_, value)| value)
 }
 
 /// What a page of another site makes a browser read is what everyone may read.

@@ -88,12 +88,15 @@ fn curl_reads_and_writes_over_both_versions() {
             assert!(range == content[1_000_000..2_000_000], "{driver}");
             let head = curl(&["-I", &url]).to_ascii_lowercase();
             assert!(head.contains("content-length: 3000000\r\n"), "{head}");
-            // ALPN selects what both speak; HTTP/2 is not among it.
-            let protocol = ["-o", got, "-w", "%{http_version}", "--http2", &url];
-            assert_eq!(curl(&protocol), "1.1");
+            // ALPN selects HTTP/2 if both speak it.
+            for (option, version) in [("--http2", "2"), ("--http1.1", "1.1")] {
+                let protocol = ["-o", got, "-w", "%{http_version}", option, &url];
+                assert_eq!(curl(&protocol), version);
+            }
             // Two connections of one process: the second resumes the session of the first. With
             // TLS 1.2 curl asks for no tickets, so it resumes by the session ID.
-            let twice = ["-H", "Connection: close", "-o", got, &url, "-o", got, &url];
+            let own = ["--http1.1", "-H", "Connection: close"];
+            let twice = [&own[..], &["-o", got, &url, "-o", got, &url]].concat();
             curl(&twice);
             let resumed = handshakes(&server, &format!("{outcome}_resumed"));
             assert_eq!(resumed, 1, "{driver}");
