@@ -6,7 +6,7 @@
 pub mod axum_app;
 pub mod hyper_files;
 pub mod tls;
-pub mod tokio_http1;
+pub mod tokio_http;
 
 use serde::Serialize;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -43,7 +43,7 @@ pub fn json() -> Vec<u8> {
     serde_json::to_vec(&MESSAGE).expect("a struct of strings is always JSON")
 }
 
-/// What the command line states: `PORT [FOLDER] [--tls-cert FILE --tls-key FILE]`.
+/// What the command line states: `PORT [FOLDER] [--tls-cert FILE --tls-key FILE] [--http2]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arguments {
     /// The port of the loopback address.
@@ -52,22 +52,27 @@ pub struct Arguments {
     pub folder: Option<PathBuf>,
     /// The files of the certificate chain and of its key. With them the server speaks TLS only.
     pub certificate: Option<(PathBuf, PathBuf)>,
+    /// Whether the server speaks HTTP/2 only.
+    pub http2: bool,
 }
 
 impl Arguments {
     /// The arguments of this program. Ends it if they are invalid.
     pub fn of_program() -> Arguments {
         let arguments = Arguments::parse(std::env::args().skip(1));
-        arguments.unwrap_or_else(|| usage("PORT [FOLDER] [--tls-cert FILE --tls-key FILE]"))
+        arguments
+            .unwrap_or_else(|| usage("PORT [FOLDER] [--tls-cert FILE --tls-key FILE] [--http2]"))
     }
 
     fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
         let mut places = Vec::new();
         let (mut chain, mut key) = (None, None);
+        let mut http2 = false;
         while let Some(word) = words.next() {
             match &*word {
                 "--tls-cert" => chain = Some(PathBuf::from(words.next()?)),
                 "--tls-key" => key = Some(PathBuf::from(words.next()?)),
+                "--http2" => http2 = true,
                 _ => places.push(word),
             }
         }
@@ -83,6 +88,7 @@ impl Arguments {
             address: (Ipv4Addr::LOCALHOST, port).into(),
             folder,
             certificate,
+            http2,
         };
         places.next().is_none().then_some(arguments)
     }
@@ -96,6 +102,7 @@ pub fn address() -> SocketAddr {
             address,
             folder: None,
             certificate: None,
+            http2: false,
         } => address,
         _ => usage("PORT"),
     }
@@ -154,6 +161,7 @@ mod tests {
         assert_eq!(all.certificate, Some(("c".into(), "k".into())));
         let plain = parse("80").expect("valid");
         assert_eq!((plain.folder, plain.certificate), (None, None));
+        assert!(!plain.http2 && parse("80 --http2").expect("valid").http2);
         for line in ["", "x", "80 a b", "80 --tls-cert c", "80 --tls-key"] {
             assert_eq!(parse(line), None, "{line}");
         }

@@ -10,10 +10,13 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The settings with a certificate chain and its key, two PEM files. Fails if one cannot be read,
-/// or if the key does not belong to the certificate.
-pub fn config(chain: &Path, key: &Path) -> io::Result<ServerConfig> {
-    configured(chain, key).map_err(io::Error::other)
+/// The settings with a certificate chain and its key, two PEM files, for HTTP/2 or HTTP/1.1. Fails
+/// if one cannot be read, or if the key does not belong to the certificate.
+pub fn config(chain: &Path, key: &Path, http2: bool) -> io::Result<ServerConfig> {
+    let mut config = configured(chain, key).map_err(io::Error::other)?;
+    let protocol: &[u8] = if http2 { b"h2" } else { b"http/1.1" };
+    config.alpn_protocols = vec![protocol.to_vec()];
+    Ok(config)
 }
 
 fn configured(chain: &Path, key: &Path) -> Result<ServerConfig, Box<dyn Error + Send + Sync>> {
@@ -24,7 +27,6 @@ fn configured(chain: &Path, key: &Path) -> Result<ServerConfig, Box<dyn Error + 
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(certificates, key)?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.ticketer = aws_lc_rs::Ticketer::new()?;
     Ok(config)
 }

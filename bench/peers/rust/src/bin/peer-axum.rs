@@ -6,5 +6,5 @@ use hyper_util::service::TowerToHyperService;
 
 fn main() -> std::io::Result<()> {
     let service = TowerToHyperService::new(peers::axum_app::router());
-    peers::tokio_http1::serve(&peers::Arguments::of_program(), service)
+    peers::tokio_http::serve(&peers::Arguments::of_program(), service)
 }

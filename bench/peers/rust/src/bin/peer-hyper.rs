@@ -1,5 +1,6 @@
 //! `peer-hyper PORT`: hyper alone. `peer-hyper PORT FOLDER` serves the files of a folder instead.
-//! `--tls-cert FILE --tls-key FILE` makes it an HTTPS server with tokio-rustls.
+//! `--tls-cert FILE --tls-key FILE` makes it an HTTPS server with tokio-rustls, `--http2` one that
+//! speaks HTTP/2 only.
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ async fn route(request: Request<Incoming>) -> Result<FullResponse, Infallible> {
         ),
         (&Method::GET, "/json") => response(HeaderValue::from_static(JSON), peers::json().into()),
         (&Method::POST, "/echo") => echo(request).await,
+        (&Method::PUT, _) => discard(request.into_body()).await,
         _ => refusal(StatusCode::NOT_FOUND),
     })
 }
@@ -44,12 +46,23 @@ async fn echo(mut request: Request<Incoming>) -> FullResponse {
     }
 }
 
+/// Receives a body and stores nothing.
+async fn discard(mut body: Incoming) -> FullResponse {
+    while let Some(frame) = body.frame().await {
+        if frame.is_err() {
+            return refusal(StatusCode::BAD_REQUEST);
+        }
+    }
+    refusal(StatusCode::NO_CONTENT)
+}
+
 fn response(kind: HeaderValue, body: Bytes) -> FullResponse {
     let mut response = Response::new(Full::new(body));
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }
 
+/// A response without content.
 fn refusal(status: StatusCode) -> FullResponse {
     let mut response = Response::new(Full::default());
     *response.status_mut() = status;
@@ -59,10 +72,10 @@ fn refusal(status: StatusCode) -> FullResponse {
 fn main() -> std::io::Result<()> {
     let arguments = peers::Arguments::of_program();
     match arguments.folder.clone().map(Arc::new) {
-        None => peers::tokio_http1::serve(&arguments, service_fn(route)),
+        None => peers::tokio_http::serve(&arguments, service_fn(route)),
         Some(folder) => {
             let route = move |request| peers::hyper_files::route(folder.clone(), request);
-            peers::tokio_http1::serve(&arguments, service_fn(route))
+            peers::tokio_http::serve(&arguments, service_fn(route))
         }
     }
 }
