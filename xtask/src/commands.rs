@@ -303,6 +303,7 @@ const COMMANDS: &[(&str, Cover)] = &[
         Tested(OPTIONS, "json --perf hyper"),
     ),
     ("cargo xtask bench tls", Step("bench")),
+    ("cargo xtask bench h2 --quick", Step("bench")),
     ("cargo xtask bench axum", Step("bench")),
     ("cargo xtask bench mixed", Step("bench")),
     (

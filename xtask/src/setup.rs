@@ -7,7 +7,7 @@ use crate::{
 use std::{env, fs, path::PathBuf, process::Command};
 
 /// Programs that `cargo xtask test` calls, and their Debian packages.
-pub(crate) const PROGRAMS: [(&str, &str); 16] = [
+pub(crate) const PROGRAMS: [(&str, &str); 17] = [
     ("bsdtar", "libarchive-tools"),
     ("c++", "g++"),
     ("cadaver", "cadaver"),
@@ -15,6 +15,7 @@ pub(crate) const PROGRAMS: [(&str, &str); 16] = [
     ("chromium", "chromium"),
     ("curl", "curl"),
     ("git", "git"),
+    ("h2load", "nghttp2-client"),
     ("openssl", "openssl"),
     ("python3", "python3"),
     ("rclone", "rclone"),

@@ -2,9 +2,9 @@
 //! profiles; other modules measure. The public items are for the experiments, which start, load and
 //! observe servers in the same way.
 //!
-//! Modules, lowest first: `stats` `client` · `probe` `server` · `row` `wrk` · `uploads`
-//! `handshakes` `events` · `work` `calls` `backend` `peers` · `plan` · `bench` · `pair` · `perf` ·
-//! `profiles` `report` · `beside` `options`.
+//! Modules, lowest first: `stats` `client` `http2` · `probe` `server` · `row` `wrk` · `uploads`
+//! `handshakes` `h2load` `events` · `work` `calls` `backend` `peers` · `plan` · `bench` · `pair` ·
+//! `perf` · `profiles` `report` · `beside` `options`.
 
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,9 @@ mod calls;
 mod client;
 mod clients;
 mod events;
+mod h2load;
 mod handshakes;
+mod http2;
 mod options;
 mod pair;
 mod peers;
@@ -105,8 +107,12 @@ fn main_with(options: &Options, line: &str) -> Outcome<ExitCode> {
     }
     let interrupted = interrupts()?;
     raise_descriptors()?;
-    if options.short && which("wrk").is_none() {
-        return Err("wrk is needed; `cargo xtask setup` installs it".to_owned());
+    let is_h2 = |profile: &&Profile| profile.name == "h2";
+    let has_h2 = profiles.iter().any(is_h2);
+    let tools = [("wrk", true), ("h2load", has_h2), ("curl", has_h2)];
+    let lacks = |(name, is_needed): &&(&str, bool)| *is_needed && which(name).is_none();
+    if let (true, Some((name, _))) = (options.short, tools.iter().find(lacks)) {
+        return Err(format!("{name} is needed; `cargo xtask setup` installs it"));
     }
     let effort = options.effort();
     let machine = Machine::now();
@@ -175,6 +181,9 @@ fn install(bench: &mut Bench, options: &Options, profiles: &[&Profile]) -> Outco
             ("taskset", "util-linux"),
             ("chrt", "util-linux"),
         ])?;
+        if profiles.iter().any(|profile| profile.name == "h2") {
+            packages::need(&[("h2load", "nghttp2-client"), ("curl", "curl")])?;
+        }
         // Without perf, strace counts system calls. Without both, the column is empty.
         if let Err(reason) = packages::need(&[("perf", "linux-perf")]) {
             eprintln!("perf cannot count system calls: {reason}");

@@ -11,10 +11,11 @@ use std::{fmt::Write, path::PathBuf};
 use xtask::shell::Outcome;
 
 /// The peers of a quick run: quick to install, and of different kinds.
-const QUICK_PEERS: [&str; 7] = [
+const QUICK_PEERS: [&str; 8] = [
     "hyper",
     "nginx",
     "h2o",
+    "h2o-canned",
     "nginx-proxy",
     "rclone",
     "axum-serve",

@@ -21,7 +21,8 @@ use crate::{
 };
 use std::{
     fs,
-    path::PathBuf,
+    net::SocketAddr,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -229,16 +230,7 @@ fn start(
     let mut command = (subject.peer.launch)(&bench.setup, &launch).map_err(named)?;
     command.envs(subject.environment.iter().copied());
     let server = Server::start(&command, launch.port).map_err(named)?;
-    let request = match &scenario.load {
-        Load::Wrk(shape) => shape.request(server.address),
-        Load::Uploads(shape) => {
-            let head = shape.head(server.address, 0, 0).into_bytes();
-            [head, b"x".repeat(shape.body_bytes as usize)].concat()
-        }
-        Load::Handshakes(_) => handshakes::Shape::request(server.address).into_bytes(),
-    };
-    let protocol = scenario.role.protocol();
-    let probed = probe_over(protocol, server.address, &request).map_err(named)?;
+    let probed = probed(scenario, server.address, &scratch).map_err(named)?;
     if scenario.resumes() {
         handshakes::check_resumption(server.address).map_err(named)?;
     }
@@ -255,6 +247,21 @@ fn start(
         probed,
         _temporary: temporary,
     })
+}
+
+/// The response to one request of the load.
+fn probed(scenario: &Scenario, address: SocketAddr, scratch: &Path) -> Outcome<Response> {
+    let protocol = scenario.role.protocol();
+    let request = match &scenario.load {
+        Load::Wrk(shape) => shape.request(address),
+        Load::Uploads(shape) => {
+            let head = shape.head(address, 0, 0).into_bytes();
+            [head, b"x".repeat(shape.body_bytes as usize)].concat()
+        }
+        Load::Handshakes(_) => handshakes::Shape::request(address).into_bytes(),
+        Load::H2(shape) => return shape.probe(protocol, address, scratch),
+    };
+    probe_over(protocol, address, &request)
 }
 
 /// Fails unless `response` is as expected.
@@ -281,6 +288,7 @@ fn begin(scenario: &Scenario, on: &Started, seconds: u64) -> Outcome<Running> {
         Load::Wrk(shape) => shape.start(protocol, address, seconds, &on.scratch),
         Load::Uploads(shape) => shape.start_over(protocol, address, seconds),
         Load::Handshakes(shape) => shape.start(address, seconds),
+        Load::H2(shape) => shape.start(protocol, address, seconds, &on.scratch),
     }
 }
 
@@ -340,12 +348,12 @@ fn judge(
     report: Report,
 ) -> Outcome<Metrics> {
     let (in_flight, by_bytes) = match &scenario.load {
-        Load::Wrk(shape) => {
-            let in_flight = shape.connections * shape.depth();
-            (f64::from(in_flight), probed.wire_bytes >= COUNTED_BY_BYTES)
-        }
-        Load::Uploads(_) | Load::Handshakes(_) => (0.0, false),
+        Load::Wrk(shape) => (shape.connections * shape.depth(), true),
+        Load::H2(shape) => (shape.connections * shape.streams, true),
+        Load::Uploads(_) | Load::Handshakes(_) => (0, false),
     };
+    let in_flight = f64::from(in_flight);
+    let by_bytes = by_bytes && probed.wire_bytes >= COUNTED_BY_BYTES;
     if let Some(reason) = report.void(probed, in_flight, scenario.slack) {
         return Err(reason);
     }

@@ -3,7 +3,7 @@
 
 use crate::{
     client::Protocol,
-    handshakes,
+    h2load, handshakes,
     peers::{Driver, Peer, Role},
     row::{About, Target},
     uploads,
@@ -35,12 +35,17 @@ impl Subject {
 /// only; all others apply to every role.
 pub(crate) fn omits(peer: &Peer, role: Role) -> Vec<&'static str> {
     let own = match role {
-        Role::Hello | Role::TlsHello => "hello",
+        Role::Hello | Role::TlsHello | Role::H2Hello | Role::H2TlsHello => "hello",
         Role::Json => "json",
         Role::Axum => "axum",
         Role::Echo => "echo",
-        Role::Files | Role::TlsFiles | Role::Remote => "files",
-        Role::Put | Role::PutDurable | Role::Sink | Role::TlsPut | Role::RemotePut => "put",
+        Role::Files | Role::TlsFiles | Role::H2Files | Role::Remote => "files",
+        Role::Put
+        | Role::PutDurable
+        | Role::Sink
+        | Role::TlsPut
+        | Role::H2Sink
+        | Role::RemotePut => "put",
         Role::Mixed => "mixed",
     };
     let all = ["hello", "json", "axum", "echo", "files", "put", "mixed"];
@@ -57,6 +62,7 @@ pub(crate) enum Load {
     Wrk(wrk::Shape),
     Uploads(uploads::Shape),
     Handshakes(handshakes::Shape),
+    H2(h2load::Shape),
 }
 
 impl Load {
@@ -77,6 +83,7 @@ impl Load {
             Load::Wrk(shape) => shape.connections,
             Load::Uploads(shape) => shape.clients,
             Load::Handshakes(shape) => shape.clients,
+            Load::H2(shape) => shape.connections,
         }
     }
 }
@@ -132,7 +139,9 @@ impl Scenario {
         // matters.
         let seconds_min = 1 + u64::from(load.connections()) / 3000;
         let (content, expect) = match role {
-            Role::Hello | Role::TlsHello => (Content::Nothing, Expect::Body(b"Hello, World!")),
+            Role::Hello | Role::TlsHello | Role::H2Hello | Role::H2TlsHello => {
+                (Content::Nothing, Expect::Body(b"Hello, World!"))
+            }
             Role::Json => {
                 let body = br#"{"message":"Hello, World!"}"#;
                 (Content::Nothing, Expect::Body(body))
@@ -167,7 +176,7 @@ impl Scenario {
         match self.role {
             Role::Put | Role::Mixed | Role::TlsPut => "none",
             Role::PutDurable => "full",
-            Role::Sink => "nothing is stored",
+            Role::Sink | Role::H2Sink => "nothing is stored",
             Role::RemotePut => "of the service",
             _ => "",
         }
@@ -204,6 +213,9 @@ pub(crate) struct Targets {
     pub(crate) ahead_of: Vec<(&'static str, f64)>,
     /// Limits that are compared like peers.
     pub(crate) also: Vec<&'static str>,
+    /// Chosen peers that Onrush is compared with on each driver, and the greatest ratio. They are
+    /// not compared with Onrush once more.
+    pub(crate) against: Vec<(&'static str, Option<f64>)>,
 }
 
 impl Field {
@@ -234,6 +246,19 @@ impl Field {
                 });
             }
         }
+        for &(name, most) in &targets.against {
+            let Some(other) = self.peer(name).filter(|_| self.chosen.contains(&name)) else {
+                continue;
+            };
+            for ours in self.drivers.iter().filter_map(|&driver| self.ours(driver)) {
+                all.push(Pairing {
+                    about: About::Feature,
+                    server: ours,
+                    reference: Subject::of(other),
+                    target: most.map(Target::AtMost),
+                });
+            }
+        }
         for &driver in &self.bases {
             let Some(ours) = self.ours(driver) else {
                 continue;
@@ -249,7 +274,10 @@ impl Field {
             });
             let peers = self.chosen.iter().chain(&targets.also);
             let peers = peers.filter_map(|name| self.peer(name));
-            for peer in peers.filter(|peer| peer.roles.contains(&role)) {
+            let is_against =
+                |peer: &Peer| targets.against.iter().any(|(name, _)| *name == peer.name);
+            let peers = peers.filter(|peer| peer.roles.contains(&role) && !is_against(peer));
+            for peer in peers {
                 all.push(Pairing {
                     about: About::Peer,
                     server: Subject::of(peer),
@@ -341,6 +369,27 @@ mod tests {
             .collect();
         let twice = Some(Target::AtLeast(2.0));
         assert_eq!(peers, [("hyper", twice), ("nginx", None)]);
+    }
+
+    #[test]
+    fn each_driver_is_compared_with_a_chosen_peer_that_is_named() {
+        let targets = Targets {
+            against: vec![("nginx", Some(0.9)), ("h2o", None)],
+            ..Targets::default()
+        };
+        let both = field(&[Driver::Epoll, Driver::Uring], &["nginx", "hyper"]);
+        let pairings = both.pairings(Role::Hello, &targets);
+        assert_eq!(
+            shown(&pairings),
+            [
+                "onrush-epoll nginx",
+                "onrush-io_uring nginx",
+                "onrush-io_uring again onrush-io_uring",
+                "hyper onrush-io_uring",
+                "onrush-epoll onrush-io_uring",
+            ]
+        );
+        assert_eq!(pairings[0].target, Some(Target::AtMost(0.9)));
     }
 
     #[test]

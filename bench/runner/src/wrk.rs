@@ -200,11 +200,23 @@ end
 
 /// A running load. It is killed when this is dropped.
 #[derive(Debug)]
-pub struct Running(Option<Child>);
+pub struct Running {
+    child: Option<Child>,
+    /// Finds the report in what the load has printed.
+    read: fn(&str) -> Option<Report>,
+}
 
 impl Running {
     /// Runs `command` on the clients' core. It must print the line of [`Report::read`] at its end.
     pub fn start(command: &Command) -> Outcome<Running> {
+        Running::start_with(command, Report::read)
+    }
+
+    /// As [`Running::start`], with another report, which `read` finds in the output.
+    pub(crate) fn start_with(
+        command: &Command,
+        read: fn(&str) -> Option<Report>,
+    ) -> Outcome<Running> {
         let mut pinned = pinned(command, CLIENT_CORE);
         pinned
             .stdin(Stdio::null())
@@ -213,28 +225,29 @@ impl Running {
         let child = pinned
             .spawn()
             .map_err(|error| cannot_run(&pinned, &error))?;
-        Ok(Running(Some(child)))
+        let child = Some(child);
+        Ok(Running { child, read })
     }
 
     /// Whether it has ended.
     pub fn has_ended(&mut self) -> bool {
-        let child = self.0.as_mut();
+        let child = self.child.as_mut();
         child.is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
     }
 
     /// Waits for its end and returns its report.
     pub fn finish(mut self) -> Outcome<Report> {
-        let child = self.0.take().ok_or("the load has already ended")?;
+        let child = self.child.take().ok_or("the load has already ended")?;
         let output = child.wait_with_output();
         let output = output.map_err(|error| format!("the load: {error}"))?;
         let text = String::from_utf8_lossy(&output.stdout);
-        Report::read(&text).ok_or_else(|| format!("the load printed no report: {text}"))
+        (self.read)(&text).ok_or_else(|| format!("the load printed no report: {text}"))
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
+        if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -45,6 +45,14 @@ pub(crate) enum Role {
     TlsFiles,
     /// [`Role::Put`] over TLS 1.3.
     TlsPut,
+    /// [`Role::Hello`] over HTTP/2 without TLS, by prior knowledge.
+    H2Hello,
+    /// [`Role::TlsHello`] over HTTP/2.
+    H2TlsHello,
+    /// [`Role::Files`] over HTTP/2 without TLS.
+    H2Files,
+    /// [`Role::Sink`] over HTTP/2 without TLS.
+    H2Sink,
     /// `GET /NAME` → the object of that name in the bucket and folder that [`Launch::folder`] is.
     Remote,
     /// `PUT /NAME` stores the body as that object.
@@ -52,14 +60,23 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// The same role without TLS.
+    /// The same role over HTTP/1.1 without TLS.
     pub(crate) fn plain(self) -> Role {
         match self {
-            Role::TlsHello => Role::Hello,
-            Role::TlsFiles => Role::Files,
+            Role::TlsHello | Role::H2Hello | Role::H2TlsHello => Role::Hello,
+            Role::TlsFiles | Role::H2Files => Role::Files,
             Role::TlsPut => Role::Put,
+            Role::H2Sink => Role::Sink,
             plain => plain,
         }
+    }
+
+    /// Whether its clients speak HTTP/2.
+    pub(crate) fn is_http2(self) -> bool {
+        matches!(
+            self,
+            Role::H2Hello | Role::H2TlsHello | Role::H2Files | Role::H2Sink
+        )
     }
 
     /// Whether the objects are in a bucket of a service.
@@ -68,9 +85,9 @@ impl Role {
     }
 
     pub(crate) fn protocol(self) -> Protocol {
-        match self == self.plain() {
-            true => Protocol::Http,
-            false => Protocol::Https,
+        match self {
+            Role::TlsHello | Role::TlsFiles | Role::TlsPut | Role::H2TlsHello => Protocol::Https,
+            _ => Protocol::Http,
         }
     }
 }

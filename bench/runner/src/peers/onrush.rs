@@ -269,6 +269,10 @@ const ROLES: &[Role] = &[
     Role::TlsHello,
     Role::TlsFiles,
     Role::TlsPut,
+    Role::H2Hello,
+    Role::H2TlsHello,
+    Role::H2Files,
+    Role::H2Sink,
     Role::Remote,
     Role::RemotePut,
 ];

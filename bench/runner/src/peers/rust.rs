@@ -20,11 +20,15 @@ const HYPER: Peer = Peer {
         Role::Mixed,
         Role::TlsHello,
         Role::TlsPut,
+        Role::H2Hello,
+        Role::H2TlsHello,
+        Role::H2Sink,
     ],
     configuration: "hyper's HTTP/1 on one thread of tokio (`current_thread`) with \
         `pipeline_flush`, no timer; TCP_NODELAY, deferred accept, backlog 4096. Files in memory \
         are read and written on that thread. TLS by tokio-rustls with aws-lc-rs and two stateless \
-        tickets.",
+        tickets. With `--http2`, hyper's HTTP/2 instead, with its defaults; a PUT is received and \
+        discarded.",
     omits: &[
         "no time limits",
         "accepts a missing or second Host",
@@ -115,6 +119,9 @@ fn start(setup: &Setup, program: &str, launch: &Launch) -> Outcome<Command> {
         command.arg(&launch.folder);
     }
     setup.add_certificate(launch.role, &mut command)?;
+    if launch.role.is_http2() {
+        command.arg("--http2");
+    }
     Ok(command)
 }
 

@@ -33,6 +33,7 @@ const IDLE: idle::Kind = idle::Kind {
     role: Role::Axum,
     few: 1_000,
     many: 5_000,
+    is_below_nginx: false,
 };
 
 /// What each driver is compared with, and the greatest ratio.

@@ -4,7 +4,8 @@
 use super::{Step, others, title};
 use crate::{
     bench::{Bench, NO_TIME},
-    client::{Client, Protocol},
+    client::{Client, Stream},
+    http2,
     peers::{Launch, Role},
     plan::{Pairing, Subject},
     probe,
@@ -23,6 +24,8 @@ pub(super) struct Kind {
     /// The numbers of connections.
     pub(super) few: usize,
     pub(super) many: usize,
+    /// Whether a connection is to need less than one of nginx.
+    pub(super) is_below_nginx: bool,
 }
 
 const PLAIN: Kind = Kind {
@@ -30,6 +33,7 @@ const PLAIN: Kind = Kind {
     role: Role::Hello,
     few: 5_000,
     many: 15_000,
+    is_below_nginx: true,
 };
 
 /// Target for the resident memory of an idle connection.
@@ -38,9 +42,9 @@ const PLAIN_BYTES_MAX: f64 = 512.0;
 impl Kind {
     fn scenario(&self) -> String {
         let (few, many) = (self.few, self.many);
-        match self.role.protocol() {
-            Protocol::Http => format!("{few} to {many} connections"),
-            Protocol::Https => format!("{few} to {many} idle connections"),
+        match self.role {
+            Role::TlsHello | Role::H2Hello => format!("{few} to {many} idle connections"),
+            _ => format!("{few} to {many} connections"),
         }
     }
 }
@@ -175,7 +179,8 @@ impl Task {
                 Some(Target::AtMost(1.0)),
             ),
             false => {
-                let target = (subject.peer.name == "nginx").then_some(Target::AtLeast(1.0));
+                let has_target = self.kind.is_below_nginx && subject.peer.name == "nginx";
+                let target = has_target.then_some(Target::AtLeast(1.0));
                 let first = bench.side(&self.subjects[0], self.kind.role);
                 (About::Peer, first, target)
             }
@@ -259,8 +264,8 @@ fn slope(bench: &mut Bench, kind: &Kind, subject: &Subject) -> Outcome<(f64, u64
     let mut server = Server::start(&command, launch.port)?;
     let client = Client::new(kind.role.protocol())?;
     let mut idle = Vec::with_capacity(kind.many);
-    let few = open(bench, &client, &mut server, &mut idle, kind.few)?;
-    let many = open(bench, &client, &mut server, &mut idle, kind.many)?;
+    let mut resident = |count| open(bench, (kind.role, &client), &mut server, &mut idle, count);
+    let (few, many) = (resident(kind.few)?, resident(kind.many)?);
     let slope = (many as f64 - few as f64) / (kind.many - kind.few) as f64;
     Ok((slope, server.peak_bytes()?))
 }
@@ -270,7 +275,7 @@ fn slope(bench: &mut Bench, kind: &Kind, subject: &Subject) -> Outcome<(f64, u64
 /// the server does not notice.
 fn open(
     bench: &Bench,
-    client: &Client,
+    (role, client): (Role, &Client),
     server: &mut Server,
     idle: &mut Vec<TcpStream>,
     count: usize,
@@ -284,11 +289,10 @@ fn open(
         let connected = client.connect(server.address);
         let mut stream = connected.map_err(|error| failed(error.to_string()))?;
         let limited = stream.socket().set_read_timeout(Some(PATIENCE));
-        let sent = limited.and_then(|()| stream.write_all(request.as_bytes()));
-        sent.map_err(|error| failed(error.to_string()))?;
-        let response = probe::read_response(&mut stream, &mut Vec::new()).map_err(failed)?;
-        if response.status != 200 {
-            return Err(failed(format!("status {}", response.status)));
+        limited.map_err(|error| failed(error.to_string()))?;
+        match role.is_http2() {
+            true => http2::get_root(&mut stream).map_err(failed)?,
+            false => get_root(&mut stream, &request).map_err(failed)?,
         }
         idle.push(stream.into_socket());
     }
@@ -296,6 +300,16 @@ fn open(
     match server.runs() && still_open(idle) {
         true => server.resident_bytes(),
         false => Err(format!("closed connections before there were {count}")),
+    }
+}
+
+/// Sends one request over HTTP/1.1 and receives its response.
+fn get_root(stream: &mut Stream, request: &str) -> Outcome {
+    let sent = stream.write_all(request.as_bytes());
+    sent.map_err(|error| error.to_string())?;
+    match probe::read_response(stream, &mut Vec::new())?.status {
+        200 => Ok(()),
+        status => Err(format!("status {status}")),
     }
 }
 

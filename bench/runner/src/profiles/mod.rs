@@ -4,6 +4,7 @@ mod axum;
 mod events;
 mod features;
 mod files;
+mod h2;
 mod hello;
 mod idle;
 mod list;
@@ -91,6 +92,12 @@ pub(crate) const PROFILES: &[Profile] = &[
         what: "HTTPS: small responses, handshakes, files, uploads, and idle connections",
         is_remote: false,
         steps: tls::tls,
+    },
+    Profile {
+        name: "h2",
+        what: "HTTP/2: small responses, files, uploads to the sink, and idle connections",
+        is_remote: false,
+        steps: h2::h2,
     },
     Profile {
         name: "idle",

@@ -30,6 +30,7 @@ const IDLE: idle::Kind = idle::Kind {
     role: Role::TlsHello,
     few: 1_000,
     many: 5_000,
+    is_below_nginx: true,
 };
 
 /// Target for the resident memory of an idle connection.

@@ -37,6 +37,9 @@ pub(in crate::peers) const NGINX: Peer = Peer {
         Role::TlsHello,
         Role::TlsFiles,
         Role::TlsPut,
+        Role::H2Hello,
+        Role::H2TlsHello,
+        Role::H2Files,
     ],
     configuration: "One worker, no access log, deferred accept, unlimited requests per connection; \
         `return` serves / and /json, sendfile with tcp_nopush and an open_file_cache that checks \
@@ -44,7 +47,7 @@ pub(in crate::peers) const NGINX: Peer = Peer {
         place without a sync, stores PUT. It has no option to sync, so for durable uploads its \
         folders have the attributes S and D (chattr), with which the kernel syncs each write and \
         each rename; /stream is a long sparse file that is read into buffers. \
-        TLS by OpenSSL with the defaults of both.",
+        TLS by OpenSSL with the defaults of both. `http2` in `listen` for HTTP/2.",
     omits: &[
         "json: the text is constant, not serialised",
         "put: ignores preconditions",
@@ -92,6 +95,10 @@ fn nginx_conf(setup: &Setup, launch: &Launch) -> Outcome<String> {
     );
     let certificate = setup.certificate(launch.role)?;
     let tls = if certificate.is_some() { " ssl" } else { "" };
+    let protocol = match launch.role.is_http2() {
+        true => " http2",
+        false => "",
+    };
     let certificate = match certificate {
         None => String::new(),
         Some(Certificate { chain, key }) => format!(
@@ -109,6 +116,7 @@ fn nginx_conf(setup: &Setup, launch: &Launch) -> Outcome<String> {
         ("connections", &places(launch).to_string()),
         ("user", user),
         ("tls", tls),
+        ("protocol", protocol),
         ("certificate", &certificate),
         ("methods", if writes { "PUT DELETE" } else { "off" }),
     ];
@@ -127,6 +135,9 @@ pub(super) const H2O: Peer = Peer {
         Role::Mixed,
         Role::TlsHello,
         Role::TlsFiles,
+        Role::H2Hello,
+        Role::H2TlsHello,
+        Role::H2Files,
     ],
     configuration: "One thread, no access log, keep-alive 75 s; / is a file of 13 bytes \
         (`file.file`, which needs less CPU than mruby; there are no constant responses), /json and \
@@ -292,6 +303,7 @@ pub(super) fn places(launch: &Launch) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::Protocol;
 
     fn launch(role: Role) -> Launch {
         Launch {
@@ -320,7 +332,7 @@ mod tests {
                 let reads = matches!(role.plain(), Role::Files | Role::Put | Role::Mixed);
                 let names_folder = text.contains("\"/srv/the files\"");
                 assert!(!reads || names_folder, "{text}");
-                let is_tls = *role != role.plain();
+                let is_tls = role.protocol() == Protocol::Https;
                 assert_eq!(text.contains("/key.pem\""), is_tls, "{text}");
             }
         }

@@ -1,0 +1,124 @@
+//! HTTP/2: small responses, files, uploads to the sink, and the memory of idle connections. The
+//! reference of small responses is libh2o with a constant response.
+
+use super::{Step, files::LARGE_BYTES, idle, pair_step};
+use crate::{
+    bench::Bench,
+    h2load::{Requests, Shape},
+    peers::Role,
+    plan::{Content, Expect, Load, Scenario, Targets},
+    work::{Files, Place},
+};
+
+const CANNED: &str = "h2o-canned";
+
+/// Uploads of a round, and the connections that send them one at a time.
+const UPLOADS: u32 = 24;
+const UPLOADING: u32 = 8;
+
+const IDLE: idle::Kind = idle::Kind {
+    profile: "h2",
+    role: Role::H2Hello,
+    few: 1_000,
+    many: 3_000,
+    is_below_nginx: false,
+};
+
+/// Target for the resident memory of an idle connection.
+const IDLE_BYTES_MAX: f64 = 4.0 * 1024.0;
+
+/// Connections, and streams of each.
+type Crowd = (u32, u32);
+
+fn load((connections, streams): Crowd, requests: Requests) -> Load {
+    Load::H2(Shape {
+        connections,
+        streams,
+        requests,
+    })
+}
+
+fn hello(name: &str, role: Role, crowd: Crowd, requests: Requests) -> Scenario {
+    let mut scenario = Scenario::new("h2", name, role, load(crowd, requests));
+    // Requests in flight at the end of a round are not counted.
+    scenario.seconds_min = 1 + u64::from(crowd.0) / 200;
+    if role == Role::H2TlsHello {
+        // All handshakes take place within the round.
+        scenario.seconds_min = 3;
+    }
+    scenario
+}
+
+/// Onrush beside libh2o, with the greatest ratio.
+fn beside_canned(most: Option<f64>) -> Targets {
+    Targets {
+        against: vec![(CANNED, most)],
+        ..Targets::default()
+    }
+}
+
+/// One file in the page cache.
+fn file(name: &str, bytes: u64) -> Scenario {
+    let target = "/file";
+    let load = load((16, 32), Requests::Get { target });
+    let mut scenario = Scenario::new("h2", name, Role::H2Files, load);
+    scenario.content = Content::Hot(Files { count: 1, bytes });
+    scenario.expect = Expect::BodyBytes(bytes);
+    scenario.volume_bytes = Some(bytes);
+    scenario.seconds_min = 2;
+    scenario
+}
+
+fn put() -> Scenario {
+    let requests = Requests::Put {
+        body_bytes: LARGE_BYTES,
+        count: UPLOADS,
+    };
+    let load = load((UPLOADING, 1), requests);
+    let mut scenario = Scenario::new("h2", "PUT of 40 MB, sink", Role::H2Sink, load);
+    // For the files that h2load sends.
+    scenario.content = Content::Uploads(Place::Memory);
+    // Responses differ for new and for replaced objects.
+    scenario.slack = 1.0;
+    scenario.volume_bytes = Some(LARGE_BYTES);
+    scenario.seconds_min = 3;
+    scenario
+}
+
+pub(super) fn h2(bench: &Bench) -> Vec<Step> {
+    let get = || Requests::Get { target: "/" };
+    let plain = |name, crowd| hello(name, Role::H2Hello, crowd, get());
+    let tls = hello("TLS, 64 × 1", Role::H2TlsHello, (64, 1), get());
+    let distinct = hello(
+        "16 × 32, all different",
+        Role::H2Hello,
+        (16, 32),
+        Requests::Distinct,
+    );
+    let beside = |names: &[&'static str]| Targets {
+        against: names.iter().map(|&name| (name, Some(1.0))).collect(),
+        ..Targets::default()
+    };
+    let all = [
+        (plain("16 × 32", (16, 32)), beside_canned(Some(0.90))),
+        (plain("1 × 100", (1, 100)), beside_canned(Some(0.95))),
+        (plain("512 × 8", (512, 8)), beside_canned(Some(0.95))),
+        (distinct, beside_canned(None)),
+        (tls, beside_canned(Some(0.90))),
+        (file("GET of 16 KiB", 16 * 1024), beside(&["h2o", "nginx"])),
+        (file("GET of 1 MB", 1_000_000), beside(&["h2o", "nginx"])),
+        (put(), beside(&[CANNED, "hyper"])),
+    ];
+    let mut steps = Vec::new();
+    for (at, (scenario, targets)) in all.iter().enumerate() {
+        let mut pairings = bench.field.pairings(scenario.role, targets);
+        if bench.effort.quick && at > 0 {
+            let is_named = |name| targets.against.iter().any(|(other, _)| *other == name);
+            pairings.retain(|pairing| is_named(pairing.reference.peer.name));
+        }
+        let step = |pairing| pair_step(scenario, pairing);
+        steps.extend(pairings.into_iter().map(step));
+    }
+    steps.push(idle::step(bench, IDLE, IDLE_BYTES_MAX));
+    steps
+}
