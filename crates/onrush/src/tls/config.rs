@@ -169,7 +169,7 @@ impl TlsConfig {
     /// # use onrush::TlsConfig;
     /// # let made = rcgen::generate_simple_self_signed(["example.org".to_owned()])?;
     /// # let config = TlsConfig::from_pem(made.cert.pem(), made.signing_key.serialize_pem())?;
-    /// assert_eq!(config.current().alpn_protocols[0], b"http/1.1");
+    /// assert_eq!(config.current().alpn_protocols[0], b"h2");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn current(&self) -> Arc<ServerConfig> {
