@@ -501,18 +501,18 @@ impl std::fmt::Debug for RequestParts {
 }
 
 impl RequestParts {
+    /// Says whose request this is.
+    #[inline]
+    pub(crate) fn set_id(&mut self, id: RequestId) {
+        self.id = id;
+    }
+
     /// Makes the request whose head was parsed into `self`, with the text `bytes`.
     #[inline]
-    pub(crate) fn into_request(
-        mut self: Box<RequestParts>,
-        bytes: Buf,
-        id: RequestId,
-        has_body: bool,
-    ) -> Request {
+    pub(crate) fn into_request(mut self: Box<RequestParts>, bytes: Buf, has_body: bool) -> Request {
         self.bytes = Some(bytes);
-        self.id = id;
         if has_body {
-            self.body = RequestBody::new(self.connections.clone(), id);
+            self.body = RequestBody::new(self.connections.clone(), self.id);
         }
         Request { parts: Some(self) }
     }

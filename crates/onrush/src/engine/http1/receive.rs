@@ -14,10 +14,11 @@ use crate::engine::connection::state::{AfterFlush, Expects, Phase};
 use crate::engine::connection::{BURST_MAX, Conn, Responding};
 use crate::engine::http1::input::NextInput;
 use crate::engine::http1::render::{Rendered, SendFuture};
-use crate::engine::lifecycle::{Engine, count, panic_response};
+use crate::engine::lifecycle::{Engine, count, guarded, panic_response};
 use crate::engine::shared::receive_memory::AHEAD_BYTES_MAX;
 use crate::log::Outcome;
 use crate::metrics::Refusal;
+use crate::params::UNROUTED;
 use crate::request::RequestParts;
 use onrush_proto::connection::{After, Step};
 use onrush_proto::head::Framing;
@@ -286,7 +287,11 @@ impl Engine {
                         conn.state.expect_request();
                         self.conns.unlist(conn);
                     }
-                    Ok((head_bytes, conn.response_count))
+                    parts.set_id(RequestId {
+                        connection: id,
+                        number: conn.response_count,
+                    });
+                    Ok(head_bytes)
                 }
                 Ok(Step::NeedMore) => {
                     drop(conns);
@@ -310,11 +315,7 @@ impl Engine {
             }
         };
         match parsed {
-            Ok((head_bytes, number)) => {
-                let connection = id;
-                let id = RequestId { connection, number };
-                self.start_request(id, data, parts, head_bytes, out)
-            }
+            Ok(head_bytes) => self.start_request(id, data, parts, head_bytes, out),
             Err((reject, after)) => {
                 self.request_pool.give(parts);
                 self.counters.rejected.count(Refusal::of(reject.status));
@@ -330,13 +331,12 @@ impl Engine {
     #[inline(always)]
     fn start_request(
         self: &Rc<Self>,
-        request_id: RequestId,
+        id: ConnId,
         mut data: Buf,
         parts: Box<RequestParts>,
         head_bytes: usize,
         out: &mut Vec<u8>,
     ) -> LoopStep {
-        let id = request_id.connection;
         let has_body = parts.head.framing() != Framing::None;
         if has_body && self.conns.is_short_for_bodies() {
             let then = self.shed_body(id, parts, &data[..head_bytes], out);
@@ -365,9 +365,18 @@ impl Engine {
             let may_be_tls = cfg!(feature = "tls") && self.settings.tls.is_some();
             self.conns.measure(id, may_be_tls, &parts.head, &head);
         }
-        let request = parts.into_request(head, request_id, has_body);
+        let request = parts.into_request(head, has_body);
         let mut reply = None;
-        match self.call_handler(request, &mut reply) {
+        // As `call_handler`, which would cost a small request thirty instructions here.
+        self.context.begin_poll(UNROUTED);
+        let started = {
+            let task_slot = self.task_slot.borrow();
+            let mut cx = Context::from_waker(task_slot.waker());
+            guarded(&self.counters, || {
+                self.service.start(request, &mut cx, &mut reply)
+            })
+        };
+        match started {
             Some(None) => {} // The response is in `reply`.
             Some(Some(pending)) => {
                 self.make_handler_task(id, data, out, pending);

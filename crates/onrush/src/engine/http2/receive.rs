@@ -178,7 +178,7 @@ impl Engine {
     }
 
     /// Passes a request to the application.
-    fn start_stream(self: &Rc<Self>, id: ConnId, stream: u32, parts: Box<RequestParts>) {
+    fn start_stream(self: &Rc<Self>, id: ConnId, stream: u32, mut parts: Box<RequestParts>) {
         let request = RequestId {
             connection: id,
             number: stream,
@@ -195,7 +195,8 @@ impl Engine {
             self.add_slot(request, &parts.head, &bytes);
         }
         (self.conns.io.measurements).begin(&parts.head, &bytes, is_tls);
-        let call = parts.into_request(bytes, request, has_body);
+        parts.set_id(request);
+        let call = parts.into_request(bytes, has_body);
         let mut reply = None;
         match self.call_handler(call, &mut reply) {
             Some(None) => {} // The response is in `reply`.
