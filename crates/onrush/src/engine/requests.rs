@@ -131,25 +131,25 @@ impl Connections for Engine {
     }
 
     fn body_remaining(&self, request: RequestId) -> Option<u64> {
-        match self.conns.stream(request) {
-            Some(mut stream) => stream.body_remaining(),
-            None => self.conns.present(request)?.machine.body_remaining(),
+        match self.conns.present(request) {
+            Some(conn) => conn.machine.body_remaining(),
+            None => self.conns.stream(request)?.body_remaining(),
         }
     }
 
     fn limit_body(&self, request: RequestId, bytes_max: u64) -> io::Result<()> {
-        if let Some(mut stream) = self.conns.stream(request) {
-            return stream.limit_body(bytes_max);
-        }
-        let mut conn = self.conns.present(request).ok_or_else(request_gone)?;
+        let Some(mut conn) = self.conns.present(request) else {
+            let stream = self.conns.stream(request);
+            return stream.ok_or_else(request_gone)?.limit_body(bytes_max);
+        };
         let limited = conn.machine.set_body_limit(bytes_max);
         limited.map_err(|reject| conn.active().exchange.reject_body(reject))
     }
 
     fn take_trailers(&self, request: RequestId) -> Option<Box<[u8]>> {
-        match self.conns.stream(request) {
-            Some(mut stream) => stream.take_trailers(),
-            None => self.conns.present(request)?.machine.take_trailers(),
+        match self.conns.present(request) {
+            Some(mut conn) => conn.machine.take_trailers(),
+            None => self.conns.stream(request)?.take_trailers(),
         }
     }
 
@@ -159,23 +159,19 @@ impl Connections for Engine {
     }
 
     fn body_dropped(&self, request: RequestId) {
-        if let Some(mut stream) = self.conns.stream(request) {
+        if let Some(mut conn) = self.conns.present(request) {
+            if conn.machine.continue_due() || !self.settings.half_close {
+                conn.active().exchange.dropped_body = Some(request.number);
+            }
+        } else if let Some(mut stream) = self.conns.stream(request) {
             stream.discard(0);
-        } else if let Some(mut conn) = self.conns.present(request)
-            && (conn.machine.continue_due() || !self.settings.half_close)
-        {
-            conn.active().exchange.dropped_body = Some(request.number);
         }
     }
 
     fn send_interim(&self, request: RequestId, status: u16, fields: &[u8]) -> bool {
-        if let Some(mut conn) = self.conns.open(request.connection)
-            && conn.state.has_streams()
-        {
-            return conn.send_interim(request.number, status, fields);
-        }
         let Some(mut conn) = self.conns.present(request) else {
-            return false;
+            let conn = self.conns.open(request.connection);
+            return conn.is_some_and(|mut conn| conn.send_interim(request.number, status, fields));
         };
         // A client that does not read must not fill the memory.
         if !conn.active().wire.unsent().is_empty() {
@@ -194,12 +190,12 @@ impl Engine {
         if !self.conns.io.log.is_on() {
             return;
         }
-        if let Some(mut stream) = self.conns.stream(request) {
+        if let Some(mut conn) = self.conns.present(request) {
+            if let Some(active) = conn.active.as_mut() {
+                change(&mut active.exchange.log_entries);
+            }
+        } else if let Some(mut stream) = self.conns.stream(request) {
             change(&mut stream.slot().exchange.log_entries);
-        } else if let Some(mut conn) = self.conns.present(request)
-            && let Some(active) = conn.active.as_mut()
-        {
-            change(&mut active.exchange.log_entries);
         }
     }
 }

@@ -508,7 +508,7 @@ impl RequestParts {
     }
 
     /// Makes the request whose head was parsed into `self`, with the text `bytes`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn into_request(mut self: Box<RequestParts>, bytes: Buf, has_body: bool) -> Request {
         self.bytes = Some(bytes);
         if has_body {
@@ -533,7 +533,7 @@ pub(crate) struct RequestPool {
 
 impl RequestPool {
     /// Takes parts to parse a head into. Their table may contain an earlier head.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take<C: Connections + 'static>(
         self: &Rc<Self>,
         connections: &Rc<C>,

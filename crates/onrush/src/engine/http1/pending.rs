@@ -10,8 +10,6 @@ use crate::engine::shared::socket_io::Sent;
 use crate::handler::Pending;
 use crate::metrics::CloseReason;
 use crate::panic_guard::{self, PanicGuard};
-use crate::params::UNROUTED;
-use crate::request::Request;
 use crate::response::Response;
 use onrush_proto::connection::After;
 use onrush_rt::buf::Buf;
@@ -67,23 +65,6 @@ impl Drop for PendingHandler {
 }
 
 impl Engine {
-    /// Calls the application, and polls its handler once: with the waker of [`Engine::task_slot`],
-    /// for a task if it is pending. `None`: it has panicked. Otherwise as
-    /// [`Service::start`](crate::handler::Service::start).
-    #[inline(always)]
-    pub(in crate::engine) fn call_handler(
-        &self,
-        request: Request,
-        reply: &mut Option<Response>,
-    ) -> Option<Option<Pending>> {
-        self.context.begin_poll(UNROUTED);
-        let task_slot = self.task_slot.borrow();
-        let mut cx = Context::from_waker(task_slot.waker());
-        guarded(&self.counters, || {
-            self.service.start(request, &mut cx, reply)
-        })
-    }
-
     /// Creates the task of a handler that was polled and is pending. Sends the responses rendered
     /// before it.
     #[inline(never)]

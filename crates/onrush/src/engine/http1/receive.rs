@@ -367,7 +367,7 @@ impl Engine {
         }
         let request = parts.into_request(head, has_body);
         let mut reply = None;
-        // As `call_handler`, which would cost a small request thirty instructions here.
+        // `http2::receive` calls it likewise: one function for both costs a small request 3 % more.
         self.context.begin_poll(UNROUTED);
         let started = {
             let task_slot = self.task_slot.borrow();

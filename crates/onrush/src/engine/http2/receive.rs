@@ -5,7 +5,7 @@ use crate::engine::connection::BURST_MAX;
 use crate::engine::connection::http2::{Drain, Slot};
 use crate::engine::http1::pending::PendingHandler;
 use crate::engine::http2::respond::{Responded, is_in_memory, rejection};
-use crate::engine::lifecycle::{Engine, count, panic_response};
+use crate::engine::lifecycle::{Engine, count, guarded, panic_response};
 use crate::engine::open::frames::NextFrame;
 use crate::engine::shared::exchange_log::Received;
 use crate::engine::shared::receive_memory::AHEAD_BYTES_MAX;
@@ -13,6 +13,7 @@ use crate::handler::Pending;
 use crate::log::{LogEntry, Outcome};
 use crate::metrics::{CloseReason, Refusal};
 use crate::panic_guard::PanicGuard;
+use crate::params::UNROUTED;
 use crate::request::RequestParts;
 use onrush_proto::head::{Framing, Head};
 use onrush_proto::http2::connection::Event;
@@ -23,6 +24,7 @@ use onrush_rt::{coop, diagnose, user};
 use std::future::Future;
 use std::io;
 use std::rc::Rc;
+use std::task::Context;
 
 /// While receive memory is short, a stream whose body nobody reads holds at most this much of it.
 const UNREAD_BYTES_MAX: usize = 16 * 1024;
@@ -198,7 +200,15 @@ impl Engine {
         parts.set_id(request);
         let call = parts.into_request(bytes, has_body);
         let mut reply = None;
-        match self.call_handler(call, &mut reply) {
+        self.context.begin_poll(UNROUTED);
+        let started = {
+            let task_slot = self.task_slot.borrow();
+            let mut cx = Context::from_waker(task_slot.waker());
+            guarded(&self.counters, || {
+                self.service.start(call, &mut cx, &mut reply)
+            })
+        };
+        match started {
             Some(None) => {} // The response is in `reply`.
             Some(Some(pending)) => return self.make_handler_stream(request, pending),
             None => reply = None, // The handler has panicked.

@@ -64,11 +64,12 @@ impl OpenConns {
 
     /// The next piece of the body of a request, from up to `bytes_max` received bytes.
     pub(in crate::engine) fn next_piece(&self, request: RequestId, bytes_max: usize) -> NextPiece {
-        if let Some(mut stream) = self.stream(request) {
-            return stream.next_piece(bytes_max);
-        }
         let Some(mut conn) = self.present(request) else {
-            return NextPiece::Failed(request_gone());
+            let stream = self.stream(request);
+            return stream.map_or_else(
+                || NextPiece::Failed(request_gone()),
+                |mut stream| stream.next_piece(bytes_max),
+            );
         };
         let next = conn.next_piece(bytes_max);
         if let NextPiece::Piece(_) = next {
@@ -107,12 +108,11 @@ impl OpenConns {
         cx: &mut Context<'_>,
         resume: bool,
     ) -> io::Result<()> {
-        if self.has_streams(request.connection) {
-            return self.wait_for_stream_body(request, cx);
-        }
         let waker = user::clone_waker(cx.waker());
         let _replaced: Option<Waker>; // Dropped after the borrow ends: it is user code.
-        let mut conn = self.present(request).ok_or_else(request_gone)?;
+        let Some(mut conn) = self.present(request) else {
+            return self.wait_for_stream_body(request, waker);
+        };
         // Before a 101, what has arrived may not be read yet.
         if conn.state.has_ended() && !conn.machine.may_upgrade() {
             let reject = Reject::new(400, "request body ended early");

@@ -84,12 +84,7 @@ impl OpenConns {
 
     /// Stores the reader's waker until more of the body of a stream arrives. Fails when no more
     /// will.
-    pub(super) fn wait_for_stream_body(
-        &self,
-        request: RequestId,
-        cx: &mut Context<'_>,
-    ) -> io::Result<()> {
-        let waker = user::clone_waker(cx.waker());
+    pub(super) fn wait_for_stream_body(&self, request: RequestId, waker: Waker) -> io::Result<()> {
         let _replaced: Option<Waker>; // Dropped after the borrow ends: it is user code.
         let (now_ms, limits) = (self.context.now_ms(), self.limits.get());
         let mut stream = self.stream(request).ok_or_else(request_gone)?;

@@ -80,7 +80,7 @@ impl SocketIo {
     }
 
     /// Sends `out` and queues what the kernel does not accept.
-    #[inline]
+    #[inline(always)]
     pub(in crate::engine) fn send_or_queue(&self, conn: &mut Conn, out: &[u8]) -> io::Result<Sent> {
         self.send_with::<false>(conn, out)
     }
