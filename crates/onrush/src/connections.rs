@@ -37,8 +37,18 @@ impl ConnId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestId {
     pub(crate) connection: ConnId,
-    /// The number of responses of the connection before this one.
+    /// For HTTP/2, the number of its stream, which has 31 bits (RFC 9113 §4.1). For HTTP/1, that of
+    /// [`RequestId::counted`]. So no id of one version is ever one of the other, whatever happens
+    /// to the connection.
     pub(crate) number: u32,
+}
+
+impl RequestId {
+    /// The number of the request of HTTP/1 that has this many responses before it.
+    #[inline]
+    pub(crate) fn counted(response_count: u32) -> u32 {
+        response_count | 1 << 31
+    }
 }
 
 /// Serves requests. The errors are those of [`RequestBody`](crate::RequestBody).

@@ -149,6 +149,7 @@ impl Connection {
             Some(Side::Open) => Ok(Concerns::Nothing(Some(ErrorCode::PROTOCOL_ERROR))),
             Some(Side::Ended) => Ok(Concerns::Nothing(Some(ErrorCode::STREAM_CLOSED))),
             None if self.was_reset(id) => Ok(Concerns::Nothing(None)),
+            None if self.was_cancelled(id) => Ok(Concerns::Nothing(Some(ErrorCode::STREAM_CLOSED))),
             None => Err(Fatal {
                 code: ErrorCode::STREAM_CLOSED,
                 reason: "a head on a stream that has ended",
@@ -186,7 +187,7 @@ impl Connection {
             id,
             remote: if has_ended { Side::Ended } else { Side::Open },
             local: Side::Open,
-            head_only: wrong.is_none() && request.is_head_method(),
+            head_only: self.fields.is_head,
             has_responded: false,
             receive_window: i64::from(WINDOW_BYTES),
             unannounced: 0,

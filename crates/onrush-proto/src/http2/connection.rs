@@ -28,15 +28,15 @@ use std::ops::Range;
 /// announces less: clients send this much before they read its settings.
 pub const WINDOW_BYTES: u32 = 65_535;
 
-/// The window of a connection after its first frames, in bytes. It is larger than that of a stream,
-/// so that one stream whose bytes are not consumed does not hold up the others.
+/// The window of a connection after its first frames, in bytes.
 pub const CONNECTION_WINDOW_BYTES: u32 = 256 * 1024;
 
 /// How many streams a client may have open at a time. Some clients fail requests above this number
 /// instead of queuing them, so it is never lowered.
 pub const STREAMS_MAX: usize = 128;
 
-/// Streams that this side has reset last, whose frames may still be on their way.
+/// How many of the streams that either side has reset last are known: of those that this side has
+/// reset, frames may still be on their way.
 const RESETS_KEPT: usize = 16;
 
 /// The memory for heads that an idle connection keeps, in bytes.
@@ -158,6 +158,8 @@ pub struct Connection {
     /// What the peer may send on all streams together before it hears of more, in bytes.
     pub(super) receive_window: i64,
     pub(super) unannounced: u32,
+    /// Received bytes that wait for the application and were announced nevertheless.
+    pub(super) ahead: usize,
     /// What the window of the connection is filled up to.
     pub(super) window_bytes: u32,
     /// The last stream that is served, once a GOAWAY has said so.
@@ -175,6 +177,8 @@ pub struct Connection {
     pub(super) last_response: LastResponse,
     /// Streams that this side has reset, newest last.
     resets: [u32; RESETS_KEPT],
+    /// Streams that the peer has reset, newest last.
+    cancels: [u32; RESETS_KEPT],
     /// The highest number that is in the list no more.
     resets_forgotten: u32,
     idle_frames: Allowance,
@@ -227,6 +231,7 @@ impl Connection {
             last_stream: 0,
             receive_window: i64::from(WINDOW_BYTES),
             unannounced: 0,
+            ahead: 0,
             window_bytes: CONNECTION_WINDOW_BYTES,
             last_served: None,
             decoder: Decoder::new(),
@@ -239,6 +244,7 @@ impl Connection {
             is_repeated: false,
             last_response: LastResponse::default(),
             resets: [0; RESETS_KEPT],
+            cancels: [0; RESETS_KEPT],
             resets_forgotten: 0,
             idle_frames: Allowance::new(IDLE_FRAMES_MAX, IDLE_FRAMES_PER_SECOND),
             window_updates: 0,
@@ -566,6 +572,18 @@ impl Connection {
     /// it (RFC 9113 §5.1). Below the forgotten numbers nobody knows, so what arrives is ignored.
     pub(super) fn was_reset(&self, stream: u32) -> bool {
         stream <= self.resets_forgotten || self.resets.contains(&stream)
+    }
+
+    /// The peer has reset a stream.
+    pub(super) fn note_cancelled(&mut self, stream: u32) {
+        self.cancels.copy_within(1.., 0);
+        self.cancels[RESETS_KEPT - 1] = stream;
+    }
+
+    /// Whether the peer has reset a stream of late. What it sends on it nevertheless is an error of
+    /// that stream alone.
+    pub(super) fn was_cancelled(&self, stream: u32) -> bool {
+        self.cancels.contains(&stream)
     }
 
     /// Resets a stream because of a violation of its client.

@@ -146,6 +146,7 @@ impl Connection {
         match self.streams.remove(id) {
             Some(_) => {
                 self.spend_cancelled()?;
+                self.note_cancelled(id);
                 Ok(Event::Reset { stream: id })
             }
             None => {

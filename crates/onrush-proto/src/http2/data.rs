@@ -4,8 +4,13 @@ use crate::http2::connection::{Connection, Event, Fatal, Phase, frame_size_error
 use crate::http2::frame::{ErrorCode, FRAME_HEAD_BYTES, FrameHead, flag, put_window_update};
 use crate::http2::streams::Side;
 
-/// What a window grows to at most while its bytes are consumed as fast as they arrive, in bytes.
-const WINDOW_BYTES_MAX: u32 = 1 << 20;
+/// What a window grows to at most while its bytes are consumed as fast as they arrive, in bytes:
+/// a client whose round trip takes 50 ms can send 200 MB/s.
+const WINDOW_BYTES_MAX: u32 = 16 << 20;
+
+/// How many bytes that wait for the application may take up nothing of the window of the
+/// connection.
+const AHEAD_BYTES_MAX: usize = 1 << 20;
 
 impl Connection {
     /// Takes the head of a DATA frame, and the length of its padding. `payload`: what has arrived
@@ -66,10 +71,13 @@ impl Connection {
             if is_empty {
                 self.phase = Phase::Frame;
             }
-            self.announce(None, unused, false, out);
+            self.announce_connection(unused, false, out);
             return Ok((taken, self.stream_error(id, code, out)?));
         }
-        self.announce(is_taken.then_some(id), unused, false, out);
+        if is_taken {
+            self.announce_stream(id, unused, false, out);
+        }
+        self.announce_connection(unused, false, out);
         if is_empty {
             return Ok((taken, self.end_of_frame()));
         }
@@ -87,6 +95,8 @@ impl Connection {
         let Some(stream) = self.streams.get(id) else {
             return match self.was_reset(id) {
                 true => Ok(None),
+                // Qt 6.12 sends more of a body that it has cancelled.
+                false if self.was_cancelled(id) => Ok(Some(ErrorCode::STREAM_CLOSED)),
                 false => Err(Fatal {
                     code: ErrorCode::STREAM_CLOSED,
                     reason: "DATA on a stream that has ended",
@@ -179,7 +189,7 @@ impl Connection {
         {
             *is_taken = false;
             let unused = *content_bytes;
-            self.announce(None, unused, false, out);
+            self.announce_connection(unused, false, out);
         }
     }
 
@@ -219,19 +229,35 @@ impl Connection {
         is_short
     }
 
+    /// Records that bytes of [`Event::Data`] wait for the application. The window of the connection
+    /// need not wait for them, so that one that is slow does not hold up the other streams: the
+    /// client may send as many more on those, unless more than [`AHEAD_BYTES_MAX`] wait already.
+    /// `may_grow`: as for [`Connection::consume`].
+    pub fn hold(&mut self, bytes: usize, may_grow: bool, out: &mut Vec<u8>) {
+        if self.ahead + bytes <= AHEAD_BYTES_MAX {
+            self.ahead += bytes;
+            self.announce_connection(bytes, may_grow, out);
+        }
+    }
+
     /// Records that bytes of [`Event::Data`] are processed, so the client may send as many more.
     /// Announces that when it is worth a frame. `may_grow`: memory suffices for larger windows,
     /// so that a client far away is not held up by them.
     pub fn consume(&mut self, stream: u32, bytes: usize, may_grow: bool, out: &mut Vec<u8>) {
-        self.announce(Some(stream), bytes, may_grow, out);
+        self.announce_stream(stream, bytes, may_grow, out);
+        let announced = self.ahead.min(bytes);
+        self.ahead -= announced;
+        self.announce_connection(bytes - announced, may_grow, out);
     }
 
-    fn announce(&mut self, id: Option<u32>, bytes: usize, may_grow: bool, out: &mut Vec<u8>) {
-        if bytes == 0 {
-            return;
-        }
+    /// What the window of the connection is filled up to, in bytes. It grows.
+    pub fn window_bytes(&self) -> u32 {
+        self.window_bytes
+    }
+
+    fn announce_stream(&mut self, id: u32, bytes: usize, may_grow: bool, out: &mut Vec<u8>) {
         // A stream whose client has ended it needs no more room.
-        if let Some(stream) = id.and_then(|id| self.streams.get(id))
+        if let Some(stream) = self.streams.get(id)
             && stream.remote == Side::Open
         {
             stream.unannounced += bytes as u32;
@@ -241,6 +267,9 @@ impl Connection {
                 put_window_update(stream.id, room, out);
             }
         }
+    }
+
+    fn announce_connection(&mut self, bytes: usize, may_grow: bool, out: &mut Vec<u8>) {
         self.unannounced += bytes as u32;
         let room = grown(&mut self.unannounced, &mut self.window_bytes, may_grow);
         if room > 0 {
@@ -253,7 +282,7 @@ impl Connection {
 /// What to announce of a window: nothing before half of it is consumed. A window that grows is
 /// doubled.
 fn grown(unannounced: &mut u32, window_bytes: &mut u32, may_grow: bool) -> u32 {
-    if *unannounced < *window_bytes / 2 {
+    if *unannounced == 0 || *unannounced < *window_bytes / 2 {
         return 0;
     }
     let mut room = std::mem::take(unannounced);

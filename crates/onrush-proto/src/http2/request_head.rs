@@ -26,6 +26,8 @@ pub(super) struct HeaderBlock {
     /// The method and the target within [`HeaderBlock::bytes`].
     line: Option<(Span, Span)>,
     cookie: Vec<u8>,
+    /// The method is HEAD: also the response to a request that is rejected has no content.
+    pub(super) is_head: bool,
     /// What the fields count, in bytes.
     size: usize,
     count: usize,
@@ -77,7 +79,13 @@ impl HeaderBlock {
     /// Adds a field. Once something is wrong, further fields take no memory.
     pub(super) fn add(&mut self, role: Role, name: &[u8], value: &[u8], limits: &Limits) {
         self.size = self.size.saturating_add(name.len() + value.len() + 4);
-        self.count += 1;
+        // `cookie` is one field, which clients send in pieces (RFC 9113 §8.2.3).
+        if name != b"cookie" || self.cookie.is_empty() {
+            self.count += 1;
+        }
+        if name == b":method" {
+            self.is_head = value == b"HEAD";
+        }
         if self.malformed.is_some() || self.reject.is_some() {
             return;
         }

@@ -148,11 +148,11 @@ fn consumed_bytes_are_announced_late_and_the_windows_grow() {
 }
 
 #[test]
-fn windows_grow_to_a_mebibyte() {
+fn windows_grow_to_16_mebibytes() {
     let mut server = Server::begun();
     server.receive(&frame(HEADERS, END_HEADERS, 1, &block(&POST)));
     let (mut sent_bytes, mut announced) = (0, [CONNECTION_WINDOW_BYTES, WINDOW_BYTES]);
-    for _ in 0..200 {
+    for _ in 0..2_500 {
         server.receive(&frame(DATA, 0, 1, &[b'x'; 16_000]));
         sent_bytes += 16_000;
         server.connection.consume(1, 16_000, true, &mut server.out);
@@ -163,14 +163,42 @@ fn windows_grow_to_a_mebibyte() {
         }
         for announced in announced {
             let window = announced - sent_bytes;
-            assert!((32_000..=1 << 20).contains(&window), "{window}");
+            assert!((32_000..=16 << 20).contains(&window), "{window}");
         }
     }
     assert!(
         announced
             .iter()
-            .all(|announced| announced - sent_bytes > 500_000)
+            .all(|announced| announced - sent_bytes >= 8 << 20)
     );
+}
+
+#[test]
+fn streams_whose_bytes_wait_do_not_use_up_the_window_of_the_connection() {
+    let mut server = Server::begun();
+    let mut announced = CONNECTION_WINDOW_BYTES;
+    let mut sent_bytes = 0;
+    for stream in (1..).step_by(2).take(30) {
+        server.receive(&frame(HEADERS, END_HEADERS, stream, &block(&POST)));
+        for _ in 0..4 {
+            server.receive(&frame(DATA, 0, stream, &[b'x'; 16_000]));
+            assert_eq!(server.fatal, None);
+            sent_bytes += 16_000;
+            server.connection.hold(16_000, false, &mut server.out);
+        }
+        for update in server.sent() {
+            let room = update
+                .strip_prefix("0 WINDOW_UPDATE ")
+                .expect("of the connection alone");
+            announced += room.parse::<u32>().expect("a number");
+        }
+        // Up to a bound.
+        if announced - sent_bytes < CONNECTION_WINDOW_BYTES / 2 {
+            assert!(sent_bytes > 1 << 20, "{sent_bytes}");
+            return;
+        }
+    }
+    panic!("no bound");
 }
 
 #[test]

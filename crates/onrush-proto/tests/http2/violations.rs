@@ -25,6 +25,28 @@ fn a_connection_without_its_preface_is_refused() {
     }
 }
 
+/// Qt 6.12 sends more of a body whose stream it has reset.
+#[test]
+fn what_follows_the_reset_of_a_client_concerns_its_stream_alone() {
+    for follows in [
+        frame(DATA, 0, 1, &[b'x'; 100]),
+        frame(HEADERS, ALL, 1, &block(&GET)),
+    ] {
+        let mut server = Server::begun();
+        server.receive(&frame(HEADERS, END_HEADERS, 1, &block(&POST)));
+        server.receive(&frame(RST_STREAM, 0, 1, &8u32.to_be_bytes()));
+        server.receive(&follows);
+        assert_eq!(server.sent(), ["1 RST_STREAM 5"]);
+        server.receive(&follows);
+        assert!(server.sent().is_empty(), "once");
+        server.receive(&frame(HEADERS, ALL, 3, &block(&GET)));
+        assert_eq!(
+            (server.fatal, server.events.last()),
+            (None, Some(&"3 request None".to_owned()))
+        );
+    }
+}
+
 #[test]
 fn violations_of_the_connection_end_it() {
     const PROTOCOL: ErrorCode = ErrorCode::PROTOCOL_ERROR;

@@ -6,6 +6,8 @@ mod ends;
 mod flow;
 // The same responses as in HTTP/1.
 mod responses;
+// What streams of one connection share.
+mod shared;
 
 use crate::common::app::app;
 use crate::common::calm;

@@ -4,11 +4,12 @@
 //! Whoever has content to send asks for room ([`Http2::room`]). What waits for the client is
 //! bounded by [`OUT_BYTES_MAX`], so a response of any length leaves place for the others. When
 //! there is place again, those that wait get their turn by priority (RFC 9218): the most urgent
-//! first; of the same urgency, those that can be used in parts one frame each, the others one after
-//! the other. Heads, and content that fits at once, do not wait for a turn.
+//! first; of the same urgency, those that can be used in parts [`TURN_BYTES`] each, the others one
+//! after the other. Heads, and content that fits at once, do not wait for a turn.
 
 use crate::engine::connection::Exchange;
-use onrush_proto::http2::connection::Connection as Machine;
+use crate::engine::shared::receive_memory::{Promise, ReceiveMemory};
+use onrush_proto::http2::connection::{CONNECTION_WINDOW_BYTES, Connection as Machine};
 use onrush_proto::http2::frame::{PAYLOAD_BYTES_MAX, PREFACE};
 use onrush_proto::http2::priority::Priority;
 use onrush_rt::buf::{Buf, Reservation};
@@ -16,10 +17,13 @@ use std::collections::VecDeque;
 use std::task::Waker;
 
 /// No content is added while this many bytes of frames wait for the client.
-pub(in crate::engine) const OUT_BYTES_MAX: usize = 64 * 1024;
+pub(in crate::engine) const OUT_BYTES_MAX: usize = 128 * 1024;
 
-/// At most this many of those that wait for a turn are woken at a time. Each may use a frame or all
-/// of the room.
+/// What a response sends before the next one of its priority has its turn: a wake-up pays for
+/// more than one frame.
+const TURN_BYTES: usize = 32 * 1024;
+
+/// At most this many of those that wait for a turn are woken at a time.
 const TURNS_MAX: usize = 8;
 
 /// Whether the first bytes of a connection are those of HTTP/2 (RFC 9113 §3.4), as far as they are
@@ -62,10 +66,14 @@ pub(in crate::engine) struct Http2 {
     pub(in crate::engine) partial: Option<Buf>,
     /// The head of the last request, for the next one if that is the same.
     pub(in crate::engine) last_head: Option<Buf>,
+    /// What the window of the connection has grown by.
+    promised: Option<Promise>,
     /// The memory of a header block of which a part has arrived.
     pub(in crate::engine) block: Option<Reservation>,
     /// Counts turns.
     turn: u64,
+    /// Of the streams that are sent one after the other.
+    in_order: Standing,
     /// The slots that wait for a turn, or were woken for one.
     wanting: usize,
 }
@@ -105,9 +113,18 @@ pub(in crate::engine) struct Slot {
     /// The response is complete, and the client still sends its body.
     pub(in crate::engine) rest: Option<Rest>,
     priority: Priority,
-    /// When it had its last turn, by [`Http2::turn`].
-    turn: u64,
+    /// If it can be used in parts.
+    standing: Standing,
     wants_turn: bool,
+}
+
+/// What tells whose turn is next.
+#[derive(Debug, Default)]
+struct Standing {
+    /// When the last turn ended, by [`Http2::turn`].
+    turn: u64,
+    /// What was sent since then, in bytes.
+    bytes: usize,
 }
 
 /// How long a body is discarded whose response is complete.
@@ -149,7 +166,7 @@ impl Slot {
             is_discarded: false,
             rest: None,
             priority,
-            turn: 0,
+            standing: Standing::default(),
             wants_turn: false,
         }
     }
@@ -206,6 +223,16 @@ impl Http2 {
         std::mem::take(&mut self.slots)
     }
 
+    /// Counts what the window of the connection has grown by.
+    #[inline]
+    pub(in crate::engine) fn promise(&mut self, memory: &ReceiveMemory) {
+        let grown = (self.machine.window_bytes() - CONNECTION_WINDOW_BYTES) as usize;
+        if grown > 0 && self.promised.as_ref().map_or(0, Promise::bytes) != grown {
+            self.promised = None;
+            self.promised = Some(memory.promise(grown));
+        }
+    }
+
     /// Whether no stream is open and nothing waits to be sent.
     pub(in crate::engine) fn is_idle(&self) -> bool {
         self.slots.is_empty() && self.out.is_empty()
@@ -228,12 +255,23 @@ impl Http2 {
         }
     }
 
-    /// A stream has sent content.
-    pub(in crate::engine) fn note_turn(&mut self, stream: u32) {
-        self.turn += 1;
-        let turn = self.turn;
-        if let Some(slot) = self.slot(stream) {
-            slot.turn = turn;
+    /// A stream has sent this much content.
+    pub(in crate::engine) fn note_turn(&mut self, stream: u32, bytes: usize) {
+        let Some(at) = self.place(stream) else {
+            return;
+        };
+        let slot = &mut self.slots[at];
+        let standing = match slot.priority.is_incremental {
+            true => &mut slot.standing,
+            false => &mut self.in_order,
+        };
+        standing.bytes += bytes;
+        if standing.bytes >= TURN_BYTES {
+            self.turn += 1;
+            *standing = Standing {
+                turn: self.turn,
+                bytes: 0,
+            };
         }
     }
 
@@ -249,52 +287,63 @@ impl Http2 {
         self.wanting = self.wanting + usize::from(wants) - usize::from(before);
     }
 
-    /// Whether another stream has its turn before the one at `at`.
-    fn is_behind(&self, at: usize) -> bool {
-        let own = &self.slots[at];
-        if self.wanting == usize::from(own.wants_turn) {
-            return false;
-        }
-        self.slots.iter().any(|other| {
-            let is_first = other.priority.urgency < own.priority.urgency;
-            let is_equal = other.priority.urgency == own.priority.urgency;
-            let shares = match (own.priority.is_incremental, other.priority.is_incremental) {
-                (false, false) => other.stream < own.stream,
-                _ => other.turn < own.turn,
-            };
-            other.wants_turn && other.stream != own.stream && (is_first || (is_equal && shares))
-        })
+    /// Where the stream at `at` stands in the order of turns. No two are equal, so of those that
+    /// wait exactly one is first.
+    fn rank(&self, at: usize) -> (u8, u64, u32) {
+        let slot = &self.slots[at];
+        (slot.priority.urgency, self.standing(slot).turn, slot.stream)
     }
 
-    /// The wakers of those that have their turn now, in its order. `unsent`: as in [`Http2::room`].
-    pub(in crate::engine) fn take_turns(&mut self, unsent: usize) -> Vec<Waker> {
-        if self.out.len() + unsent >= OUT_BYTES_MAX {
-            return Vec::new();
+    /// Those that are sent one after the other have their turns together.
+    fn standing<'a>(&'a self, slot: &'a Slot) -> &'a Standing {
+        match slot.priority.is_incremental {
+            true => &slot.standing,
+            false => &self.in_order,
         }
-        let mut turns: Vec<(u8, u64, u32, usize)> = Vec::new();
+    }
+
+    /// Whether another stream has its turn before the one at `at`.
+    fn is_behind(&self, at: usize) -> bool {
+        let others = self.wanting - usize::from(self.slots[at].wants_turn);
+        if others == 0 {
+            return false;
+        }
+        let own = self.rank(at);
+        let mut slots = self.slots.iter().enumerate();
+        slots.any(|(other, slot)| slot.wants_turn && self.rank(other) < own)
+    }
+
+    /// The wakers of those that have their turn now, in its order.
+    pub(in crate::engine) fn take_turns(&mut self) -> Vec<Waker> {
+        let mut free = OUT_BYTES_MAX.saturating_sub(self.out.len());
+        let mut turns = Vec::new();
         for at in 0..self.slots.len() {
             if self.slots[at].exchange.writer.is_none() {
                 continue;
             }
             let stream = self.slots[at].stream;
-            let has_room = self.machine.room(stream) > 0;
-            self.want_turn(at, has_room);
-            if has_room {
-                let (priority, slot) = (self.machine.priority(stream), &mut self.slots[at]);
-                slot.priority = priority;
-                let turn = match priority.is_incremental {
-                    true => slot.turn,
-                    false => 0,
-                };
-                turns.push((priority.urgency, turn, stream, at));
+            let room = self.machine.room(stream);
+            self.want_turn(at, room > 0);
+            if room > 0 {
+                self.slots[at].priority = self.machine.priority(stream);
+                turns.push((self.rank(at), room, at));
             }
         }
         turns.sort_unstable();
-        turns.truncate(TURNS_MAX);
-        let wakers = turns
-            .into_iter()
-            .map(|(.., at)| self.slots[at].exchange.writer.take());
-        wakers.flatten().collect()
+        let mut wakers = Vec::new();
+        for (_, room, at) in turns.into_iter().take(TURNS_MAX) {
+            if free == 0 {
+                break;
+            }
+            let slot = &self.slots[at];
+            let of_turn = match slot.priority.is_incremental {
+                true => TURN_BYTES - slot.standing.bytes,
+                false => OUT_BYTES_MAX,
+            };
+            free = free.saturating_sub(room.min(of_turn));
+            wakers.extend(self.slots[at].exchange.writer.take());
+        }
+        wakers
     }
 
     /// When something of the connection or of a stream is due next, in ms.

@@ -31,6 +31,7 @@ pub(in crate::engine) mod tls_connection;
 pub(in crate::engine) mod transport;
 pub(in crate::engine) mod unsent_limit;
 
+use crate::connections::RequestId;
 use crate::engine::connection::evictable::Listing;
 use crate::engine::connection::http2::Http2;
 use crate::engine::connection::rate_meter::RateMeter;
@@ -231,6 +232,16 @@ impl Wire {
         }
     }
 
+    /// Adds bytes behind those that wait. What was sent is freed when it is the larger part, so a
+    /// client that goes on reading slowly holds no more than twice what waits for it.
+    pub(in crate::engine) fn queue_output(&mut self, bytes: &[u8]) {
+        if self.out_sent > self.out.len() / 2 {
+            self.out.drain(..self.out_sent);
+            self.out_sent = 0;
+        }
+        self.out.extend_from_slice(bytes);
+    }
+
     pub(crate) fn unsent(&self) -> &[u8] {
         &self.out[self.out_sent..]
     }
@@ -276,7 +287,8 @@ impl Conn {
         if exchange.is_some_and(|exchange| exchange.responding == Responding::Known) {
             return false;
         }
-        let is_dropped = |exchange: &Exchange| exchange.dropped_body == Some(self.response_count);
+        let present = RequestId::counted(self.response_count);
+        let is_dropped = |exchange: &Exchange| exchange.dropped_body == Some(present);
         match self.machine.may_upgrade() {
             // What is queued is of the other protocol.
             true => self.input_bytes() == 0,
@@ -378,6 +390,25 @@ impl Conn {
         match &mut self.transport {
             Transport::Plain => bytes,
             Transport::Tls(tls) => tls.accepted_response_bytes(bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Wire;
+
+    /// A client that always has something to read, and always is behind.
+    #[test]
+    fn what_was_sent_is_freed_while_more_is_queued() {
+        let mut wire = Wire::default();
+        wire.queue_output(&[0; 50_000]);
+        for step in 1..=1_000u32 {
+            wire.out_sent += 1_000;
+            wire.queue_output(&[step as u8; 1_000]);
+            assert_eq!(wire.unsent().len(), 50_000);
+            assert!(wire.out.len() <= 2 * 50_000 + 1_000, "{}", wire.out.len());
+            assert!(wire.unsent().ends_with(&[step as u8; 1_000]));
         }
     }
 }

@@ -289,7 +289,7 @@ impl Engine {
                     }
                     parts.set_id(RequestId {
                         connection: id,
-                        number: conn.response_count,
+                        number: RequestId::counted(conn.response_count),
                     });
                     Ok(head_bytes)
                 }

@@ -1,7 +1,7 @@
 //! Renders responses. Small ones are appended to one buffer; `send_response` sends larger ones.
 
 use crate::body::Content;
-use crate::connections::ConnId;
+use crate::connections::{ConnId, RequestId};
 use crate::engine::connection::{Conn, Responding};
 use crate::engine::http1::send_response::SMALL_BYTES;
 use crate::engine::lifecycle::Engine;
@@ -32,7 +32,7 @@ pub(in crate::engine) enum Rendered {
 #[cold]
 fn may_be_read_later(conn: &mut Conn, response: &Response) -> bool {
     let is_stream = matches!(response.body.0, Content::Stream(_));
-    let present = conn.response_count;
+    let present = RequestId::counted(conn.response_count);
     is_stream && conn.active().exchange.dropped_body != Some(present)
 }
 

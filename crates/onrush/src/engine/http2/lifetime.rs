@@ -61,12 +61,16 @@ impl Engine {
         }
     }
 
-    /// Handles the half-close of a client: no further request comes, and no further window.
+    /// Handles the half-close of a client, when all that it sent before was processed: no further
+    /// request comes, and no further window.
     pub(in crate::engine) fn end_of_streams(self: &Rc<Self>, id: ConnId) {
         let (dropped, readers) = {
             let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
+            if conn.has_queued_input() {
+                return; // `resume_frames` finds it.
+            }
             let half_close = self.settings.half_close;
             let Some(http2) = conn.http2() else { return };
             http2.ends = true;

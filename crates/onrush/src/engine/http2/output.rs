@@ -78,10 +78,11 @@ impl Engine {
                 return;
             };
             conn.unlist();
+            let has_queued_input = conn.has_queued_input();
             let Some(http2) = conn.http2() else { return };
-            let wakers = http2.take_turns(0);
+            let wakers = http2.take_turns();
             let is_held_up = std::mem::take(&mut http2.is_held_up);
-            let has_ended = http2.ends && http2.is_idle();
+            let has_ended = http2.ends && http2.is_idle() && !has_queued_input;
             let idle_ms = u64::from(self.limits().idle_timeout_ms);
             if http2.is_idle() {
                 http2.last_head = None;

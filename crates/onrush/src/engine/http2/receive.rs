@@ -73,6 +73,9 @@ impl Engine {
             let Some(data) = data else { break };
             self.process_frames(id, data);
         }
+        if (self.conns.open(id)).is_some_and(|conn| conn.state.has_ended()) {
+            self.end_of_streams(id);
+        }
         self.send_frames(id);
         self.watch_input(id);
     }
@@ -103,8 +106,9 @@ impl Engine {
                 Event::Trailers { stream, lines } => self.receive_trailers(id, stream, lines),
                 Event::Rejected { stream, reject } => self.reject_stream(id, stream, reject),
                 Event::Reset { stream } => self.leave_stream(id, stream, CloseReason::Client),
-                Event::Writable { .. } => self.give_turns(id),
-                Event::Request { .. } | Event::NeedMore | Event::Nothing | Event::Leaving => {}
+                // Turns are given when all of `input` was processed, and its frames are sent.
+                Event::Writable { .. } | Event::NeedMore | Event::Nothing | Event::Leaving => {}
+                Event::Request { .. } => {}
             }
         }
     }
@@ -162,23 +166,6 @@ impl Engine {
         }
     }
 
-    /// Wakes those whose turn has come, because the client has opened a window.
-    fn give_turns(self: &Rc<Self>, id: ConnId) {
-        let wakers = {
-            let Some(mut conn) = self.conns.open(id) else {
-                return;
-            };
-            let unsent = conn.unsent_len();
-            let Some(http2) = conn.http2() else { return };
-            let wakers = http2.take_turns(unsent);
-            if !wakers.is_empty() {
-                conn.note_due();
-            }
-            wakers
-        };
-        wakers.into_iter().for_each(user::wake);
-    }
-
     /// Passes a request to the application.
     fn start_stream(self: &Rc<Self>, id: ConnId, stream: u32, mut parts: Box<RequestParts>) {
         let request = RequestId {
@@ -227,10 +214,11 @@ impl Engine {
         }
         let http2 = conn.http2()?;
         http2.idle_deadline_ms = None;
-        if http2.machine.is_repeated()
-            && let Some(known) = &http2.last_head
-        {
-            return (!is_short).then(|| (known.clone(), is_tls));
+        // What is refused is the last request too, and is not kept.
+        let known = http2.last_head.take();
+        if let Some(known) = known.filter(|_| http2.machine.is_repeated() && !is_short) {
+            http2.last_head = Some(known.clone());
+            return Some((known, is_tls));
         }
         let bytes = http2.machine.head_bytes();
         let block = self.context.pool().take_exact(bytes.len());
@@ -360,6 +348,7 @@ impl Engine {
                 log.rejected_entry(&conn, Received { bytes, limits })
             });
             let Some(http2) = conn.http2() else { return };
+            http2.idle_deadline_ms = None;
             let mut slot = Slot::new(stream, http2.machine.priority(stream));
             if let Some(entry) = entry {
                 let outcome = Outcome::Rejected;
@@ -396,12 +385,20 @@ impl Engine {
                     slot.exchange.body_rate.record_bytes(bytes);
                     slot.exchange.body_rate.end_wait(now_ms);
                     slot.exchange.body_deadline_ms = None;
-                    self.conns.memory.gather(&mut slot.input, data);
+                    let memory = &self.conns.memory;
+                    memory.gather(&mut slot.input, data);
                     slot.input_bytes += bytes;
+                    let is_short = memory.is_short();
                     is_evicted = slot.input_bytes > UNREAD_BYTES_MAX
                         && slot.exchange.reader.is_none()
-                        && self.conns.memory.is_short();
-                    slot.exchange.reader.take()
+                        && is_short;
+                    let reader = slot.exchange.reader.take();
+                    if !is_short {
+                        let may_grow = memory.may_promise(http2.machine.window_bytes());
+                        http2.machine.hold(bytes, may_grow, &mut http2.out);
+                        http2.promise(memory);
+                    }
+                    reader
                 }
                 other => {
                     if let Some(slot) = other {

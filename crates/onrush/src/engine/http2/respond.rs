@@ -31,7 +31,9 @@ pub(super) fn rejection(reject: Reject) -> Response {
 pub(super) fn is_in_memory(content: &Content) -> bool {
     match content {
         Content::Static(_) | Content::Bytes(_) => true,
-        Content::Parts(parts) => matches!(parts.get().front(), Some(Part::Bytes(_))),
+        Content::Parts(parts) => {
+            matches!(parts.get().front(), Some(Part::Bytes(bytes)) if !bytes.is_empty())
+        }
         _ => false,
     }
 }

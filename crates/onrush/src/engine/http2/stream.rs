@@ -47,7 +47,7 @@ impl Engine {
                 stream.conn.note_deadline(deadline_ms);
                 None
             } else {
-                stream.http2().take_slot(request.number)
+                stream.conn.take_slot(request.number)
             };
             stream.conn.note_due();
             (slot, task, reader)
@@ -67,11 +67,11 @@ impl Engine {
             let Some(mut conn) = self.conns.open(request.connection) else {
                 return;
             };
-            let Some(http2) = conn.http2() else { return };
-            let slot = http2.take_slot(request.number);
-            if slot.is_some() {
+            let slot = conn.take_slot(request.number);
+            if slot.is_some()
+                && let Some(http2) = conn.http2()
+            {
                 http2.machine.reset(request.number, code, &mut http2.out);
-                conn.note_due();
             }
             slot
         };
@@ -80,19 +80,13 @@ impl Engine {
         }
     }
 
-    /// Ends a stream that the machine has ended already.
+    /// Ends a stream that has ended by itself, or whose client has gone.
     pub(super) fn leave_stream(&self, id: ConnId, stream: u32, reason: CloseReason) {
         let slot = {
             let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
-            let slot = conn.http2().and_then(|http2| http2.take_slot(stream));
-            if let Some(slot) = &slot
-                && slot.input_bytes > 0
-                && let Some(http2) = conn.http2()
-            {
-                (http2.machine).consume(stream, slot.input_bytes, false, &mut http2.out);
-            }
+            let slot = conn.take_slot(stream);
             conn.note_due();
             slot
         };

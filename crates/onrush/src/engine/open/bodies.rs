@@ -58,7 +58,7 @@ impl OpenConns {
     /// The connection of HTTP/1, if this is its present request.
     pub(in crate::engine) fn present(&self, request: RequestId) -> Option<OpenConn<'_>> {
         let conn = self.open(request.connection)?;
-        let is_present = conn.response_count == request.number && !conn.state.has_streams();
+        let is_present = RequestId::counted(conn.response_count) == request.number;
         is_present.then_some(conn)
     }
 

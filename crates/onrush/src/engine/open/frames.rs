@@ -79,6 +79,10 @@ impl OpenConns {
                     return NextFrame::Failed(NO_MEMORY);
                 }
             }
+            if !http2.machine.is_within_block() {
+                // The time limit is for one frame: it begins anew with what follows.
+                http2.input_deadline_ms = None;
+            }
             let chunk = frame.slice(0..taken);
             frame.advance(taken);
             if event == Event::NeedMore {

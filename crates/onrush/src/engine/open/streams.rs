@@ -88,7 +88,7 @@ impl OpenConns {
         let _replaced: Option<Waker>; // Dropped after the borrow ends: it is user code.
         let (now_ms, limits) = (self.context.now_ms(), self.limits.get());
         let mut stream = self.stream(request).ok_or_else(request_gone)?;
-        let has_ended = stream.conn.state.has_ended();
+        let has_ended = stream.conn.state.has_ended() && !stream.conn.has_queued_input();
         let slot = stream.slot();
         if has_ended {
             let reject = Reject::new(400, "request body ended early");
@@ -159,7 +159,7 @@ impl OpenConns {
             Ok(taken) => taken,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        http2.note_turn(id);
+        http2.note_turn(id, taken);
         stream.note_sent(taken);
         coop::spend(taken);
         Poll::Ready(Ok(taken))
@@ -203,14 +203,14 @@ fn read_frame(
     ends: impl FnOnce(usize) -> bool,
 ) -> io::Result<usize> {
     let start = http2.out.len();
-    http2.out.resize(start + FRAME_HEAD_BYTES + bytes, 0);
-    let read = file.read_at(&mut http2.out[start + FRAME_HEAD_BYTES..], offset);
+    http2.out.reserve(FRAME_HEAD_BYTES + bytes);
+    http2.out.extend_from_slice(&[0; FRAME_HEAD_BYTES]);
+    let read = file.read_to_vec(&mut http2.out, bytes, offset);
     let read = read.inspect_err(|_| http2.out.truncate(start))?;
     if read == 0 {
         http2.out.truncate(start);
         return Ok(0);
     }
-    http2.out.truncate(start + FRAME_HEAD_BYTES + read);
     let head = http2.machine.data_head(stream, read, ends(read));
     http2.out[start..start + FRAME_HEAD_BYTES].copy_from_slice(&head);
     Ok(read)
@@ -220,6 +220,26 @@ impl OpenConn<'_> {
     /// The bytes of frames that wait behind the socket.
     pub(in crate::engine) fn unsent_len(&self) -> usize {
         (self.active.as_ref()).map_or(0, |active| active.wire.unsent().len())
+    }
+
+    /// Whether received bytes wait to be processed. What the client has done is behind them.
+    pub(in crate::engine) fn has_queued_input(&mut self) -> bool {
+        let has_bytes = self.input_bytes() > 0;
+        let waits = |http2: &mut Http2| http2.has_input_task || http2.is_held_up;
+        has_bytes || self.http2().is_some_and(waits)
+    }
+
+    /// Removes the slot of a stream, as [`Http2::take_slot`]. What was not read of its body is
+    /// processed.
+    pub(in crate::engine) fn take_slot(&mut self, stream: u32) -> Option<Slot> {
+        let http2 = self.http2()?;
+        let mut slot = http2.take_slot(stream)?;
+        let bytes = slot.drop_input();
+        if bytes > 0 {
+            (http2.machine).consume(stream, bytes, false, &mut http2.out);
+        }
+        self.note_due();
+        Some(slot)
     }
 
     /// The connection has frames to send, or may have a turn to give.
@@ -301,14 +321,15 @@ impl OpenStream<'_> {
 
     /// Lets the client send as much as was processed.
     fn consume(&mut self, bytes: usize) {
-        let stream = self.stream;
-        let may_grow = !self.conn.all.memory.is_short();
+        let (stream, all) = (self.stream, self.conn.all);
         let http2 = self.http2();
+        let may_grow = all.memory.may_promise(http2.machine.window_bytes());
         let before = http2.out.len();
         http2
             .machine
             .consume(stream, bytes, may_grow, &mut http2.out);
         if http2.out.len() > before {
+            http2.promise(&all.memory);
             self.conn.note_due();
         }
     }

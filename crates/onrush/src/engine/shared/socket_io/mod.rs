@@ -106,7 +106,7 @@ impl SocketIo {
             .as_ref()
             .is_some_and(|active| !active.wire.unsent().is_empty())
         {
-            conn.active().wire.out.extend_from_slice(out);
+            conn.active().wire.queue_output(out);
             return Ok(Sent::Queued);
         }
         if out.is_empty() {

@@ -214,7 +214,7 @@ impl SocketIo {
                 if is_control && !tls.note_queued_control(records.len()) {
                     return Err(io::ErrorKind::OutOfMemory.into());
                 }
-                active.wire.out.extend_from_slice(records);
+                active.wire.queue_output(records);
                 return Ok(Sent::Queued);
             }
             tls.reset_queued_control();
