@@ -55,6 +55,8 @@ const IDLE_FRAMES_PER_REQUEST: u32 = 10;
 /// So many WINDOW_UPDATEs for a frame of content are none of those. Clients open two windows for
 /// it, at once or in steps: Go's does so for each 4,096 bytes that a program reads.
 const WINDOW_UPDATES_PER_DATA: u32 = 10;
+/// At most so many are kept for later.
+const WINDOW_UPDATES_MAX: u32 = 1 << 16;
 
 /// Requests that end before their response, by the client or because of a violation: at most this
 /// many more than have completed at once, and per second.
@@ -535,7 +537,8 @@ impl Connection {
     /// The peer has got something that it has asked for.
     pub(super) fn note_useful(&mut self) {
         self.idle_frames.give(1);
-        self.window_updates = (self.window_updates).saturating_add(WINDOW_UPDATES_PER_DATA);
+        let updates = self.window_updates + WINDOW_UPDATES_PER_DATA;
+        self.window_updates = updates.min(WINDOW_UPDATES_MAX);
     }
 
     /// Takes from what content has given for opening windows, and then from the allowance for

@@ -279,16 +279,16 @@ impl Connection {
     }
 }
 
-/// What to announce of a window: nothing before half of it is consumed. A window that grows is
-/// doubled.
+/// What to announce of a window: nothing before half of it is consumed. A window that grows becomes
+/// four times as large: each step takes a round trip.
 fn grown(unannounced: &mut u32, window_bytes: &mut u32, may_grow: bool) -> u32 {
     if *unannounced == 0 || *unannounced < *window_bytes / 2 {
         return 0;
     }
     let mut room = std::mem::take(unannounced);
-    if may_grow && *window_bytes <= WINDOW_BYTES_MAX / 2 {
-        room += *window_bytes;
-        *window_bytes *= 2;
+    if may_grow && *window_bytes <= WINDOW_BYTES_MAX / 4 {
+        room += *window_bytes * 3;
+        *window_bytes *= 4;
     }
     room
 }

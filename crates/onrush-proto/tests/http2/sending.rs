@@ -135,16 +135,17 @@ fn consumed_bytes_are_announced_late_and_the_windows_grow() {
         updates.extend(server.sent());
     }
     assert_eq!(sent_bytes, 48_000);
-    // 48,000 are consumed, and the window is twice as large.
-    assert_eq!(updates, ["1 WINDOW_UPDATE 113535"]);
+    // 48,000 are consumed, and the window is four times as large.
+    assert_eq!(updates, ["1 WINDOW_UPDATE 244605"]);
     // What nobody reads is not announced, and what exceeds the window ends the stream.
     while server.events.last().is_some_and(|last| last != "1 reset") {
         sent_bytes += 16_000;
         assert!(sent_bytes < 1_000_000, "no window holds");
         server.receive(&data);
+        server.connection.hold(16_000, false, &mut server.out);
     }
-    assert_eq!(sent_bytes, 192_000, "48,000 and twice 65,535 fit");
-    assert_eq!(server.sent(), ["1 RST_STREAM 3"]);
+    assert_eq!(sent_bytes, 320_000, "48,000 and four times 65,535 fit");
+    assert_eq!(server.sent().last().expect("a frame"), "1 RST_STREAM 3");
 }
 
 #[test]

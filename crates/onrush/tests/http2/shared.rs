@@ -252,3 +252,34 @@ fn requests_that_are_rejected_keep_a_connection_busy() {
         assert!(peer.codes().is_empty());
     }
 }
+
+#[test]
+fn responses_that_wait_for_their_clients_count_as_memory() {
+    async fn large(_: Request) -> Response {
+        Response::with_body(vec![b'x'; 50_000])
+    }
+    let sim = Simulation::builder(1)
+        .receive_memory(4 << 20)
+        .network(plain(64 * 1024))
+        .start(&large);
+    let mut peer = Peer::on(sim);
+    let begin = |peer: &mut Peer| {
+        let connection = peer.sim.connect();
+        let mut client = Client::with_settings(&[(4, 0)]);
+        (0..40).for_each(|_| _ = client.get("/"));
+        let out = client.take_out();
+        peer.sim.send(&connection, &out);
+        connection
+    };
+    let first = begin(&mut peer);
+    peer.sim.run();
+    assert_eq!(peer.sim.counters().evicted.get(), 0, "2 of 4 MiB");
+    let others: Vec<_> = (0..9).map(|_| begin(&mut peer)).collect();
+    peer.sim.run();
+    // At most one of them stays.
+    assert!(peer.sim.counters().evicted.get() >= 8);
+    first.receive().expect_err("the oldest is reset first");
+    assert_eq!(peer.get("/").body.len(), 50_000);
+    drop(others);
+    peer.sim.run();
+}

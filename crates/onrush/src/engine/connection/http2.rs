@@ -8,7 +8,7 @@
 //! after the other. Heads, and content that fits at once, do not wait for a turn.
 
 use crate::engine::connection::Exchange;
-use crate::engine::shared::receive_memory::{Promise, ReceiveMemory};
+use crate::engine::connection::promises::{Promise, Promises};
 use onrush_proto::http2::connection::{CONNECTION_WINDOW_BYTES, Connection as Machine};
 use onrush_proto::http2::frame::{PAYLOAD_BYTES_MAX, PREFACE};
 use onrush_proto::http2::priority::Priority;
@@ -66,6 +66,8 @@ pub(in crate::engine) struct Http2 {
     pub(in crate::engine) partial: Option<Buf>,
     /// The head of the last request, for the next one if that is the same.
     pub(in crate::engine) last_head: Option<Buf>,
+    /// Content in memory that waits to be sent, of all slots.
+    waiting_bytes: usize,
     /// What the window of the connection has grown by.
     promised: Option<Promise>,
     /// The memory of a header block of which a part has arrived.
@@ -209,6 +211,7 @@ impl Http2 {
         self.streams.swap_remove(at);
         let slot = self.slots.swap_remove(at);
         self.wanting -= usize::from(slot.wants_turn);
+        self.waiting_bytes -= slot.exchange.rendered_bytes;
         if self.slots.is_empty() {
             self.slots.shrink_to(1);
             self.streams.shrink_to(1);
@@ -218,18 +221,32 @@ impl Http2 {
 
     /// Removes all slots, as [`Http2::take_slot`] one.
     pub(in crate::engine) fn take_slots(&mut self) -> Vec<Slot> {
-        self.wanting = 0;
+        (self.wanting, self.waiting_bytes) = (0, 0);
         self.streams = Vec::new();
         std::mem::take(&mut self.slots)
     }
 
+    /// Content in memory that waits for the client, in bytes.
+    pub(in crate::engine) fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
+    }
+
+    /// A stream waits to send this much of content in memory.
+    pub(in crate::engine) fn note_waiting(&mut self, stream: u32, bytes: usize) {
+        let Some(at) = self.place(stream) else {
+            return;
+        };
+        let before = std::mem::replace(&mut self.slots[at].exchange.rendered_bytes, bytes);
+        self.waiting_bytes = self.waiting_bytes + bytes - before;
+    }
+
     /// Counts what the window of the connection has grown by.
     #[inline]
-    pub(in crate::engine) fn promise(&mut self, memory: &ReceiveMemory) {
+    pub(in crate::engine) fn promise(&mut self, promises: &Promises) {
         let grown = (self.machine.window_bytes() - CONNECTION_WINDOW_BYTES) as usize;
         if grown > 0 && self.promised.as_ref().map_or(0, Promise::bytes) != grown {
             self.promised = None;
-            self.promised = Some(memory.promise(grown));
+            self.promised = Some(promises.make(grown));
         }
     }
 

@@ -15,7 +15,8 @@
 //! This module stores the rest; the other modules of the engine change it.
 //!
 //! Submodules, lowest first: `rate_meter` (transfer rates) · `unsent_limit` (what the kernel holds
-//! for a client) · `state` · `http2` (streams) · `no_tls_connection`, `tls_connection` (TLS) ·
+//! for a client) · `promises` (windows) · `state` · `http2` (streams) · `no_tls_connection`,
+//! `tls_connection` (TLS) ·
 //! `transport` (plain or TLS) · `evictable` (those that may be evicted) · `table` (all connections
 //! of a worker).
 
@@ -23,6 +24,7 @@ pub(in crate::engine) mod evictable;
 pub(in crate::engine) mod http2;
 #[cfg(not(feature = "tls"))]
 pub(in crate::engine) mod no_tls_connection;
+pub(in crate::engine) mod promises;
 mod rate_meter;
 pub(in crate::engine) mod state;
 pub(in crate::engine) mod table;
@@ -175,7 +177,8 @@ impl Active {
             true => 0,
             false => self.wire.out.capacity(),
         };
-        kept + self.exchange.rendered_bytes
+        let waiting = self.http2.as_ref().map_or(0, |http2| http2.waiting_bytes());
+        kept + self.exchange.rendered_bytes + waiting
     }
 
     /// Whether the kernel has not accepted all of [`Wire::out`].

@@ -58,7 +58,7 @@ impl Engine {
             }
             let sent = self.conns.io.send_or_queue(&mut conn, &out);
             coop::spend(out.len());
-            self.conns.rendering.keep_buffer(out);
+            self.conns.rendering.keep_frames(out);
             if let Ok(Sent::Queued) = sent {
                 conn.wait_for_output(self.limits().write_timeout_ms);
             }
@@ -77,7 +77,7 @@ impl Engine {
             let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
-            conn.unlist();
+            conn.list_waiting();
             let has_queued_input = conn.has_queued_input();
             let Some(http2) = conn.http2() else { return };
             let wakers = http2.take_turns();

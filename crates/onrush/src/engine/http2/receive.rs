@@ -394,9 +394,9 @@ impl Engine {
                         && is_short;
                     let reader = slot.exchange.reader.take();
                     if !is_short {
-                        let may_grow = memory.may_promise(http2.machine.window_bytes());
+                        let may_grow = memory.may_promise(3 * http2.machine.window_bytes());
                         http2.machine.hold(bytes, may_grow, &mut http2.out);
-                        http2.promise(memory);
+                        http2.promise(&memory.promises);
                     }
                     reader
                 }

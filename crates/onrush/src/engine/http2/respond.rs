@@ -87,7 +87,7 @@ impl Engine {
             date: &date,
         };
         if http2.out.capacity() == 0 {
-            http2.out = self.conns.rendering.take_buffer();
+            http2.out = self.conns.rendering.take_frames();
         }
         let before = http2.out.len();
         let send_as = http2.machine.send_head(number, &head, &mut http2.out);

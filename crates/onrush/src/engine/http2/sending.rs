@@ -33,7 +33,7 @@ impl Engine {
         let result = match content {
             Content::Empty => sender.send(&[], true).await,
             Content::Static(bytes) => sender.send(bytes, true).await,
-            Content::Bytes(bytes) => sender.send(bytes.get(), true).await,
+            Content::Bytes(bytes) => sender.send_own(bytes.get(), true).await,
             #[cfg(feature = "coroutine")]
             Content::Pooled(kept) => sender.send(&kept.0, true).await,
             Content::Parts(mut parts) => sender.send_parts(parts.get_mut()).await,
@@ -69,12 +69,28 @@ struct ContentSender<'e> {
 
 impl ContentSender<'_> {
     /// Sends bytes. `ends`: the response is complete with them.
-    async fn send(&self, mut bytes: &[u8], ends: bool) -> io::Result<()> {
+    async fn send(&self, bytes: &[u8], ends: bool) -> io::Result<()> {
+        self.send_pieces(bytes, ends, Piece::Bytes).await
+    }
+
+    /// As [`ContentSender::send`], for bytes that nobody else may hold.
+    async fn send_own(&self, bytes: &Bytes, ends: bool) -> io::Result<()> {
+        match bytes.is_unique() {
+            true => self.send_pieces(bytes, ends, Piece::Own).await,
+            false => self.send(bytes, ends).await,
+        }
+    }
+
+    async fn send_pieces<'a>(
+        &self,
+        mut bytes: &'a [u8],
+        ends: bool,
+        piece: impl Fn(&'a [u8]) -> Piece<'a>,
+    ) -> io::Result<()> {
         let conns = &self.engine.conns;
         while !bytes.is_empty() || ends {
             let sent =
-                poll_fn(|cx| conns.poll_send_content(self.request, cx, Piece::Bytes(bytes), ends))
-                    .await?;
+                poll_fn(|cx| conns.poll_send_content(self.request, cx, piece(bytes), ends)).await?;
             bytes = &bytes[sent..];
             if bytes.is_empty() {
                 break;
@@ -89,7 +105,7 @@ impl ContentSender<'_> {
             match part {
                 Part::Bytes(bytes) => {
                     let bytes = PanicGuard::new(bytes);
-                    self.send(bytes.get(), is_last).await?;
+                    self.send_own(bytes.get(), is_last).await?;
                 }
                 Part::File {
                     file,
@@ -152,7 +168,7 @@ impl ContentSender<'_> {
             let bytes: PanicGuard<Bytes> = PanicGuard::new(item?);
             left =
                 (left.checked_sub(bytes.get().len() as u64)).ok_or(io::ErrorKind::InvalidData)?;
-            self.send(bytes.get(), left == 0).await?;
+            self.send_own(bytes.get(), left == 0).await?;
         }
         match send_as {
             SendAs::Length(_) if left > 0 => Err(io::ErrorKind::UnexpectedEof.into()),

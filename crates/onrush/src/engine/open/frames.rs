@@ -22,6 +22,10 @@ pub(in crate::engine) enum NextFrame {
     Gone,
 }
 
+/// What frames that need no turn add to the frames that wait for the client, in bytes. No frame is
+/// taken while there are more.
+const REPLIES_BYTES_MAX: usize = 64 * 1024;
+
 const NO_MEMORY: Fatal = Fatal {
     code: ErrorCode::ENHANCE_YOUR_CALM,
     reason: "the server is low on memory",
@@ -43,11 +47,11 @@ impl OpenConns {
         let Some(http2) = conn.http2() else {
             return NextFrame::Gone;
         };
-        if http2.out.len() + unsent >= 2 * OUT_BYTES_MAX {
+        if http2.out.len() + unsent >= OUT_BYTES_MAX + REPLIES_BYTES_MAX {
             return NextFrame::Full;
         }
         if http2.out.capacity() == 0 {
-            http2.out = self.rendering.take_buffer();
+            http2.out = self.rendering.take_frames();
         }
         loop {
             let partial = http2.partial.take();
@@ -108,6 +112,15 @@ impl OpenConns {
 }
 
 impl OpenConn<'_> {
+    /// The client has read what was sent. Lists the connection anew while content in memory waits
+    /// for it.
+    pub(in crate::engine) fn list_waiting(&mut self) {
+        self.unlist();
+        if self.http2().is_some_and(|http2| http2.waiting_bytes() > 0) {
+            self.list_unread();
+        }
+    }
+
     /// Starts or ends the time limit for what is incomplete, and lists the connection as one that
     /// may be evicted while it holds memory for that.
     pub(in crate::engine) fn watch_input(&mut self) {
@@ -119,7 +132,7 @@ impl OpenConn<'_> {
         if !holds && !http2.machine.is_within_block() {
             http2.input_deadline_ms = None;
             if self.is_listed() && self.unsent_len() == 0 {
-                self.unlist();
+                self.list_waiting();
             }
             return;
         }

@@ -60,7 +60,10 @@ pub(in crate::engine) struct OpenStream<'s> {
 /// What a piece of content is taken from.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) enum Piece<'a> {
+    /// Memory that is used anyway.
     Bytes(&'a [u8]),
+    /// Memory that is freed when it was sent.
+    Own(&'a [u8]),
     /// A part of a file: the offset and the number of bytes.
     File(&'a File, u64, usize),
 }
@@ -128,7 +131,7 @@ impl OpenConns {
         };
         let id = request.number;
         let bytes = match piece {
-            Piece::Bytes(bytes) => bytes.len(),
+            Piece::Bytes(bytes) | Piece::Own(bytes) => bytes.len(),
             Piece::File(_, _, bytes) => bytes,
         };
         let unsent = stream.conn.unsent_len();
@@ -136,14 +139,21 @@ impl OpenConns {
         if !http2.machine.is_open(id) {
             return Poll::Ready(Err(connection_gone()));
         }
+        if http2.out.capacity() == 0 {
+            http2.out = self.rendering.take_frames();
+        }
         let room = http2.room(id, unsent);
         if room == 0 && bytes > 0 {
+            let waiting_bytes = match piece {
+                Piece::Own(bytes) => bytes.len(),
+                _ => 0,
+            };
             drop(stream);
-            return self.wait_for_turn(request, cx);
+            return self.wait_for_turn(request, cx, waiting_bytes);
         }
         let bytes = bytes.min(room);
         let taken = match piece {
-            Piece::Bytes(all) => {
+            Piece::Bytes(all) | Piece::Own(all) => {
                 let ends = ends && bytes == all.len();
                 http2
                     .machine
@@ -160,13 +170,20 @@ impl OpenConns {
             Err(error) => return Poll::Ready(Err(error)),
         };
         http2.note_turn(id, taken);
+        http2.note_waiting(id, 0);
         stream.note_sent(taken);
         coop::spend(taken);
         Poll::Ready(Ok(taken))
     }
 
     /// Stores the task's waker until its stream may send. Fails when the client reads too slowly.
-    fn wait_for_turn(&self, request: RequestId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    /// `waiting_bytes`: the memory that the task holds until then.
+    fn wait_for_turn(
+        &self,
+        request: RequestId,
+        cx: &mut Context<'_>,
+        waiting_bytes: usize,
+    ) -> Poll<io::Result<usize>> {
         let waker = user::clone_waker(cx.waker());
         let replaced; // Dropped after the borrow ends: it is user code.
         let (now_ms, limits) = (self.context.now_ms(), self.limits.get());
@@ -186,6 +203,10 @@ impl OpenConns {
             let deadline_ms = now_ms + u64::from(limits.write_timeout_ms);
             let deadline_ms = *exchange.write_deadline_ms.get_or_insert(deadline_ms);
             stream.conn.note_deadline(deadline_ms);
+        }
+        stream.http2().note_waiting(request.number, waiting_bytes);
+        if waiting_bytes > 0 {
+            stream.conn.list_unread();
         }
         stream.conn.note_due();
         drop(stream);
@@ -323,13 +344,13 @@ impl OpenStream<'_> {
     fn consume(&mut self, bytes: usize) {
         let (stream, all) = (self.stream, self.conn.all);
         let http2 = self.http2();
-        let may_grow = all.memory.may_promise(http2.machine.window_bytes());
+        let may_grow = all.memory.may_promise(3 * http2.machine.window_bytes());
         let before = http2.out.len();
         http2
             .machine
             .consume(stream, bytes, may_grow, &mut http2.out);
         if http2.out.len() > before {
-            http2.promise(&all.memory);
+            http2.promise(&all.memory.promises);
             self.conn.note_due();
         }
     }

@@ -4,6 +4,7 @@
 //! responses that clients do not read count in the same budget.
 
 use crate::engine::connection::Wire;
+use crate::engine::connection::promises::Promises;
 use onrush_rt::buf::{Block, Buf, BufferPool};
 use onrush_rt::worker::WorkerContext;
 use std::cell::Cell;
@@ -31,32 +32,12 @@ fn pending_with_blocks_max(pool: &BufferPool) -> usize {
 /// The receive memory of the worker is exhausted.
 pub(in crate::engine) struct NoMemory;
 
-/// What a window has grown by.
-#[derive(Debug)]
-pub(in crate::engine) struct Promise {
-    promised: Rc<Cell<usize>>,
-    bytes: usize,
-}
-
-impl Promise {
-    pub(in crate::engine) fn bytes(&self) -> usize {
-        self.bytes
-    }
-}
-
-impl Drop for Promise {
-    fn drop(&mut self) {
-        self.promised.set(self.promised.get() - self.bytes);
-    }
-}
-
 /// The receive memory of one worker.
 pub(in crate::engine) struct ReceiveMemory {
     context: WorkerContext,
     /// Bytes of rendered responses that clients do not read; `evictable` maintains the number.
     unsent_bytes: Rc<Cell<usize>>,
-    /// What windows of HTTP/2 have grown by: clients may send that much although nobody reads.
-    promised: Rc<Cell<usize>>,
+    pub(in crate::engine) promises: Promises,
     /// Pending handlers: they were not ready at once and have not finished.
     pending: Cell<usize>,
     /// The largest number of pending handlers that may keep the whole block in which their request
@@ -72,7 +53,7 @@ impl ReceiveMemory {
         ReceiveMemory {
             context: context.clone(),
             unsent_bytes,
-            promised: Rc::default(),
+            promises: Promises::default(),
             pending: Cell::new(0),
             pending_with_blocks_max: pending_with_blocks_max(context.pool()),
         }
@@ -87,16 +68,7 @@ impl ReceiveMemory {
     /// together, so clients that use them do not make memory short.
     pub(in crate::engine) fn may_promise(&self, bytes: u32) -> bool {
         let half = self.context.pool().budget().max_bytes() / 2;
-        self.promised.get() + bytes as usize <= half && !self.is_short()
-    }
-
-    /// Counts what a window has grown by, in bytes, until the promise is dropped.
-    pub(in crate::engine) fn promise(&self, bytes: usize) -> Promise {
-        self.promised.set(self.promised.get() + bytes);
-        Promise {
-            promised: self.promised.clone(),
-            bytes,
-        }
+        self.promises.bytes() + bytes as usize <= half && !self.is_short()
     }
 
     /// A handler is pending, and holds its request.

@@ -7,11 +7,24 @@ use std::cell::{Cell, RefCell, RefMut};
 /// The buffer is freed after a call that made it larger than this.
 const OUT_KEPT_BYTES: usize = 256 * 1024;
 
-/// The buffer, the date and the heads that the responses of one worker share.
+/// Buffers for frames are kept up to this number of bytes.
+const FRAMES_KEPT_BYTES: usize = 2 * 1024 * 1024;
+
+/// Empty buffers.
+#[derive(Default)]
+struct FrameBuffers {
+    spare: Vec<Vec<u8>>,
+    /// Their capacity.
+    bytes: usize,
+}
+
+/// The buffers, the date and the heads that the responses of one worker share.
 pub(in crate::engine) struct Rendering {
     context: WorkerContext,
     /// Responses rendered in the present call and not sent yet. Empty while a call uses the buffer.
     out: Cell<Vec<u8>>,
+    /// For the frames of connections, each of which has some until they are sent.
+    frames: RefCell<FrameBuffers>,
     /// The second for which `date` was rendered.
     date_s: Cell<u64>,
     date: Cell<[u8; 29]>,
@@ -23,6 +36,7 @@ impl Rendering {
         Rendering {
             context: context.clone(),
             out: Cell::default(),
+            frames: RefCell::default(),
             date_s: Cell::new(u64::MAX),
             date: Cell::new([0; 29]),
             heads: RefCell::default(),
@@ -58,6 +72,25 @@ impl Rendering {
     pub(in crate::engine) fn keep_buffer(&self, out: Vec<u8>) {
         if out.capacity() <= OUT_KEPT_BYTES {
             self.out.set(out);
+        }
+    }
+
+    /// An empty buffer for the frames of a connection.
+    pub(in crate::engine) fn take_frames(&self) -> Vec<u8> {
+        let mut frames = self.frames.borrow_mut();
+        let buffer = frames.spare.pop().unwrap_or_default();
+        frames.bytes -= buffer.capacity();
+        buffer
+    }
+
+    /// Takes a buffer for frames back.
+    pub(in crate::engine) fn keep_frames(&self, mut buffer: Vec<u8>) {
+        let mut frames = self.frames.borrow_mut();
+        let bytes = frames.bytes + buffer.capacity();
+        if (1..=OUT_KEPT_BYTES).contains(&buffer.capacity()) && bytes <= FRAMES_KEPT_BYTES {
+            buffer.clear();
+            frames.bytes = bytes;
+            frames.spare.push(buffer);
         }
     }
 }
