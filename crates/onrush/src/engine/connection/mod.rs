@@ -16,9 +16,8 @@
 //!
 //! Submodules, lowest first: `rate_meter` (transfer rates) · `unsent_limit` (what the kernel holds
 //! for a client) · `promises` (windows) · `state` · `http2` (streams) · `no_tls_connection`,
-//! `tls_connection` (TLS) ·
-//! `transport` (plain or TLS) · `evictable` (those that may be evicted) · `table` (all connections
-//! of a worker).
+//! `tls_connection` (TLS) · `transport` (plain or TLS) · `evictable` (those that may be evicted) ·
+//! `table` (all connections of a worker).
 
 pub(in crate::engine) mod evictable;
 pub(in crate::engine) mod http2;
