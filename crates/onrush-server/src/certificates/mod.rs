@@ -31,6 +31,9 @@ const FAILURE_INTERVAL: Duration = Duration::from_secs(3600);
 /// How many certificates, and how many names of each, a line of the log has.
 const SHOWN_MAX: usize = 10;
 
+/// The protocols of ALPN without HTTP/2.
+const WITHOUT_HTTP2: [&str; 2] = ["http/1.1", "http/1.0"];
+
 /// The options that name the files.
 const OPTIONS: &[&str] = &["tls_cert", "tls_key", "tls_ocsp", "tls_client_ca"];
 
@@ -70,6 +73,7 @@ struct Files {
     pairs: Vec<CertificateFiles>,
     client_ca: Vec<PathBuf>,
     is_client_optional: bool,
+    http2: bool,
 }
 
 /// What changes when a file is replaced, written to, or gets other permissions (`stat(2)`): device,
@@ -85,7 +89,7 @@ impl Files {
                 builder = builder.ocsp_response_file(ocsp);
             }
         }
-        self.add_clients(builder)
+        self.complete(builder)
     }
 
     /// As [`Files::load`], but OCSP responses that cannot be used are omitted: one that belongs to
@@ -115,13 +119,16 @@ impl Files {
         }
     }
 
-    /// Builds the configuration with the authorities of clients.
-    fn add_clients(&self, mut builder: TlsConfigBuilder) -> Result<TlsConfig, TlsError> {
+    /// Builds the configuration with the authorities of clients and the protocols.
+    fn complete(&self, mut builder: TlsConfigBuilder) -> Result<TlsConfig, TlsError> {
         for path in &self.client_ca {
             builder = builder.client_ca_file(path);
         }
         if self.is_client_optional {
             builder = builder.client_certificates_optional();
+        }
+        if !self.http2 {
+            builder = builder.alpn(WITHOUT_HTTP2);
         }
         builder.build()
     }
@@ -220,6 +227,7 @@ impl Certificates {
             pairs,
             client_ca: settings.client_ca.clone(),
             is_client_optional: settings.is_client_optional,
+            http2: settings.http2,
         };
         let states = files.states();
         let mut is_temporary = false;
@@ -234,7 +242,7 @@ impl Certificates {
                     "{reason}; clients get a temporary one until another is ordered, which they \
                      do not trust"
                 );
-                files.add_clients(TlsConfig::builder().certificate(&pem, &pem))
+                files.complete(TlsConfig::builder().certificate(&pem, &pem))
             }
             (loaded, _) => loaded,
         };

@@ -63,6 +63,7 @@ fn settings(certificate: &Path, key: &Path, ocsp: Option<&Path>) -> TlsSettings 
         }]),
         client_ca: Vec::new(),
         is_client_optional: false,
+        http2: true,
         plain: Vec::new(),
         redirect: Vec::new(),
         https_port: None,

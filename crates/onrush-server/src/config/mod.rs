@@ -64,6 +64,7 @@ pub(crate) struct Settings {
     pub(crate) trusted_proxies: TrustedPeers,
     /// Connections begin with a header of the PROXY protocol.
     pub(crate) proxy_protocol: bool,
+    pub(crate) http2: bool,
     /// Clients that do not log in may make changes from other machines.
     pub(crate) insecure_writes: bool,
     /// One or more, in the form of `onrush::Server::bind`.
@@ -253,6 +254,7 @@ impl Settings {
             cors: access::cors(&options)?,
             trusted_proxies: TrustedPeers::new(options.trusted_proxy.into_iter().flatten()),
             proxy_protocol: options.proxy_protocol == Some(true),
+            http2: options.http2 != Some(Switch::Off),
             insecure_writes: options.insecure_writes == Some(true),
             tls,
             addresses: addresses(options.bind, options.port.map_or(8080, |port| port.0)),

@@ -4,6 +4,7 @@ use super::addresses;
 use crate::options::Options;
 use crate::options::acme_values::{AcmeName, Email};
 use crate::options::tls_values::{FilePath, Hsts, RedirectAt, SelfSigned};
+use crate::options::toml_values::Switch;
 use crate::options::units::Port;
 use crate::options::values::Bind;
 use crate::process::failure::Failure;
@@ -16,6 +17,8 @@ pub(crate) struct TlsSettings {
     /// If empty, clients are not asked for a certificate.
     pub(crate) client_ca: Vec<PathBuf>,
     pub(crate) is_client_optional: bool,
+    /// Handshakes offer HTTP/2.
+    pub(crate) http2: bool,
     /// Addresses that serve HTTP without TLS, in the form of `onrush::Server::bind`.
     pub(crate) plain: Vec<String>,
     /// Addresses that redirect to HTTPS. The form is the same.
@@ -182,6 +185,7 @@ impl TlsSettings {
             source,
             client_ca,
             is_client_optional,
+            http2: options.http2 != Some(Switch::Off),
             plain: match plain.is_empty() {
                 true => Vec::new(),
                 false => addresses(Some(plain), 0),

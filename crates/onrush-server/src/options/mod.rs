@@ -222,6 +222,12 @@ options! {
         /// addresses but that of --admin.
         switch proxy_protocol, Restart, "true";
 
+        /// Speak HTTP/2 besides HTTP/1.1 and HTTP/1.0: on or off [default: on]
+        ///
+        /// When off, HTTPS offers only HTTP/1.1 and HTTP/1.0 (ALPN), and a client that begins with
+        /// HTTP/2 without TLS gets an error. It applies to all addresses.
+        value http2: Switch = "SWITCH", Restart, "'off'";
+
         /// Serve /-/metrics, /-/dashboard, /-/health and /-/ready: on a port, an address, or same
         ///
         /// With same they share the address of the objects; objects under /-/ are then not served.

@@ -253,6 +253,7 @@ impl Parts {
             .workers(1)
             .pinned(false)
             .driver(settings.driver)
+            .http2(settings.http2)
             .connections_max(sizes.admin_connections_max);
         let application = Replaceable::new(self.admin_application(settings, &address));
         let running = inherited.give(server, true).start(application.clone());
@@ -336,6 +337,7 @@ fn configure_server(settings: &Settings, addresses: &[ListenAddress], sizes: &Si
     let server = server
         .backlog(settings.backlog)
         .defer_accept(settings.defer_accept)
+        .http2(settings.http2)
         // What a client has asked for is done, also if it does not wait for the response.
         .half_close(true)
         .driver(settings.driver)

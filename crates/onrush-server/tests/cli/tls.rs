@@ -3,7 +3,11 @@
 
 use crate::program::certificates::{Authority, Client};
 use crate::program::plain::{get, handshakes, plain, printed};
-use crate::program::{Folder, Server, both_drivers, curl, is_installed, onrush, output, pattern};
+use crate::program::{
+    Folder, Server, TIMEOUT, both_drivers, curl, is_installed, onrush, output, pattern,
+};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 
 /// The options for a certificate.
@@ -30,6 +34,57 @@ fn exchange_by_s_client(server: &Server, arguments: &[&str]) -> String {
     shell.args(["-c", script, "sh", "-connect", &address]);
     let shown = output(shell.args(arguments)).stdout;
     String::from_utf8_lossy(&shown).into_owned()
+}
+
+/// Begins with HTTP/2 by prior knowledge. Returns what the server sends first: 9 bytes, which is
+/// the head of a frame, or the beginning of a response.
+fn begin_with_http2(address: SocketAddr) -> Vec<u8> {
+    let mut connection = TcpStream::connect(address).expect("the server accepts");
+    connection.set_read_timeout(Some(TIMEOUT)).expect("set");
+    let empty_settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let preface = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &empty_settings].concat();
+    connection.write_all(&preface).expect("the server reads");
+    let mut received = [0; 9];
+    let read = connection.read_exact(&mut received);
+    read.expect("the server responds");
+    received.to_vec()
+}
+
+#[test]
+fn http2_off_refuses_it_in_handshakes_and_without_tls() {
+    if !is_installed("openssl") {
+        return;
+    }
+    let (folder, files) = (Folder::new(), Folder::new());
+    let pair = Authority::new("authority").local(&files);
+    let own = ["--bind-plain", "127.0.0.2:0", "--admin", "127.0.0.1:0"];
+    for driver in both_drivers() {
+        for (http2, preferred, is_on) in [("on", "h2", true), ("off", "http/1.1", false)] {
+            let more = ["--driver", driver, "--http2", http2];
+            let arguments = [&tls(&pair)[..], &own, &more].concat();
+            let server = Server::start(folder.path(), &arguments);
+            let alpn = |names: &str| s_client(&server, &["-alpn", names]);
+            let shown = alpn("h2,http/1.1");
+            assert!(
+                shown.contains(&format!("ALPN protocol: {preferred}\n")),
+                "{shown}"
+            );
+            let shown = alpn("h2");
+            let is_refused = shown.contains("no application protocol");
+            assert_eq!(is_refused, !is_on, "{shown}");
+            let out = server.prints("\nhttp://127.0.0.2:");
+            let (_, beside) = out.split_once("\nhttp://").expect("printed");
+            let beside = beside.lines().next().expect("an address");
+            let beside: SocketAddr = beside.parse().expect("an address");
+            for address in [beside, printed(&server, "admin")] {
+                let received = begin_with_http2(address);
+                // The first frame of the server is SETTINGS, which has the type 4.
+                let is_settings = received[3] == 4;
+                let is_response = received == b"HTTP/1.1 ";
+                assert_eq!((is_settings, is_response), (is_on, !is_on), "{received:?}");
+            }
+        }
+    }
 }
 
 #[test]
