@@ -262,6 +262,7 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo xtask chaos", Step("chaos")),
     ("cargo xtask page", Step("page")),
     ("cargo xtask tls", Step("tls")),
+    ("cargo xtask http2", Step("http2")),
     ("cargo xtask fuzz [TARGET…]", Step("fuzz")),
     ("cargo xtask fuzz hpack http2", Step("fuzz")),
     ("cargo xtask bench", Step("bench")),

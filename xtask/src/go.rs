@@ -27,6 +27,23 @@ const ARCHIVES: [(&str, &str, &str); 2] = [
 /// The ACME server for tests.
 const PEBBLE: (&str, &str) = ("github.com/letsencrypt/pebble/v2/cmd/pebble", "v2.10.1");
 
+/// The suite of tests for servers of HTTP/2. Its newest version that is a module by this path. It
+/// names no versions of what it needs, so a module of ours does: such that [`OLDEST`] suffices.
+const H2SPEC: (&str, &str) = ("github.com/summerwind/h2spec", "v2.2.1+incompatible");
+const H2SPEC_NEEDS: [(&str, &str); 8] = [
+    ("github.com/fatih/color", "v1.18.0"),
+    ("github.com/mattn/go-colorable", "v0.1.14"),
+    ("github.com/mattn/go-isatty", "v0.0.20"),
+    ("github.com/spf13/cobra", "v1.10.2"),
+    ("github.com/spf13/pflag", "v1.0.9"),
+    ("golang.org/x/net", "v0.47.0"),
+    ("golang.org/x/sys", "v0.38.0"),
+    ("golang.org/x/text", "v0.31.0"),
+];
+
+/// gRPC, for a client of the tests.
+const GRPC: (&str, &str) = ("google.golang.org/grpc", "v1.80.0");
+
 /// OpenTofu, which keeps its state on a server. It is built within a module of ours, because its
 /// own has a replacement, which `go install` refuses.
 const TOFU: (&str, &str) = ("github.com/opentofu/opentofu", "v1.10.10");
@@ -112,21 +129,37 @@ pub fn pebble() -> Outcome<PathBuf> {
 /// Builds OpenTofu into `target/tools/bin` if needed. This takes minutes.
 pub fn tofu() -> Outcome<PathBuf> {
     let (module, version) = TOFU;
+    let needs = format!("require {module} {version}\n\nreplace {TOFU_REPLACEMENT}\n");
     built("tofu", version, |built| {
-        let source = target().join("tools/tofu");
-        let error = |error: std::io::Error| format!("{}: {error}", source.display());
-        fs::create_dir_all(&source).map_err(error)?;
-        let text = format!(
-            "module tools\n\ngo 1.24.13\n\nrequire {module} {version}\n\n\
-             replace {TOFU_REPLACEMENT}\n"
-        );
-        fs::write(source.join("go.mod"), text).map_err(error)?;
-        run(command()?
-            .args(["build", "-mod=mod", "-o"])
-            .arg(built)
-            .arg(format!("{module}/cmd/tofu"))
-            .current_dir(&source))
+        build_within("1.24.13", &needs, &format!("{module}/cmd/tofu"), built)
     })
+}
+
+/// The path of h2spec. Builds it into `target/tools/bin` if needed.
+pub fn h2spec() -> Outcome<PathBuf> {
+    let (module, version) = H2SPEC;
+    let mut needs = format!("require {module} {version}\n");
+    for (module, version) in H2SPEC_NEEDS {
+        needs.push_str(&format!("require {module} {version}\n"));
+    }
+    built("h2spec", version, |built| {
+        build_within("1.24.0", &needs, &format!("{module}/cmd/h2spec"), built)
+    })
+}
+
+/// Builds a program within a module of ours, which needs this of other modules.
+fn build_within(go: &str, needs: &str, program: &str, built: &Path) -> Outcome {
+    let name = built.file_name().unwrap_or(built.as_os_str());
+    let source = target().join("tools").join(name);
+    let error = |error: std::io::Error| format!("{}: {error}", source.display());
+    fs::create_dir_all(&source).map_err(error)?;
+    let text = format!("module tools\n\ngo {go}\n\n{needs}");
+    fs::write(source.join("go.mod"), text).map_err(error)?;
+    run(command()?
+        .args(["build", "-mod=mod", "-o"])
+        .arg(built)
+        .arg(program)
+        .current_dir(&source))
 }
 
 /// The path of the program `name` in `target/tools/bin`, which `build` makes if this version of it
@@ -153,6 +186,23 @@ pub fn tls_client() -> Outcome {
         .arg(built)
         .arg(source)
         .current_dir("/"))
+}
+
+/// Builds the client of gRPC of the tests into `target/tools/bin`.
+pub fn grpc_client() -> Outcome {
+    let source = root().join("crates/onrush-tower/tests/grpc_clients/client.go");
+    let built = target().join("tools/bin/grpc-client");
+    let copy = target().join("tools/grpc-client/client.go");
+    let error = |error: std::io::Error| format!("{}: {error}", copy.display());
+    fs::create_dir_all(copy.parent().unwrap_or(&copy)).map_err(error)?;
+    fs::copy(source, &copy).map_err(error)?;
+    let (module, version) = GRPC;
+    build_within(
+        "1.24.0",
+        &format!("require {module} {version}\n"),
+        ".",
+        &built,
+    )
 }
 
 /// Whether this `go` is [`OLDEST`] or newer.

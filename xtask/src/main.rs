@@ -10,8 +10,10 @@ mod commands;
 mod crates;
 mod file_systems;
 mod fuzz;
+mod http2;
 mod nightly;
 mod npm;
+mod object_server;
 mod package;
 mod page;
 mod power_cuts;
@@ -69,6 +71,7 @@ usage: cargo xtask TASK [OPTIONS]
         --seed N          of the random numbers (default: 1)
   tls                 scan HTTPS with testssl.sh and sslyze, and reload certificates under load
         --reloads N       reloads per driver (default: 1000)
+  http2               run h2spec and httpwg, two suites for HTTP/2, on both drivers
   cache               fill a build cache of 1 GiB with five times as much, and restart one with a
                       million objects
         --bytes N         the size of the first (default: 1073741824)
@@ -128,6 +131,7 @@ fn perform(task: &str, arguments: Arguments) -> Result<(), Failure> {
         "miri" => verify::miri(arguments),
         "crates" => crates::main(arguments),
         "tls" => tls::main(arguments),
+        "http2" => http2::main(arguments),
         "cache" => build_cache::main(arguments),
         "ceph" => ceph::main(arguments),
         "chaos" => chaos::main(arguments),

@@ -21,7 +21,7 @@ type Step = (&'static str, fn(&mut Context) -> Outcome<Tally>);
 
 /// The steps in their order. Those that are commands of this program have the sizes of their
 /// defaults, or smaller ones where a night would not suffice.
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 17] = [
     ("deny", |_| uncounted(setup::check_dependencies())),
     ("fuzz", |_| uncounted(fuzz::run_targets(&[], FUZZ_SECONDS))),
     ("file-systems", |context| {
@@ -35,6 +35,7 @@ const STEPS: [Step; 16] = [
     ("chaos", |_| own("chaos")),
     ("power-cuts", |_| own("power-cuts")),
     ("tls", |_| own("tls")),
+    ("http2", |_| own("http2")),
     ("cache", |_| own("cache --objects 250000")),
     ("page", |_| own("page")),
     ("ceph", |_| {

@@ -35,6 +35,10 @@ const RATTLER: &str = "py-rattler==0.28.0";
 const UPLOADS: [&str; 3] = ["poetry==2.5.1", "twine==7.0.0", "uv==0.13.9"];
 /// Clients of HTTP/2.
 const HTTP2: [&str; 2] = ["httpx[http2]==0.28.1", "pycurl==7.49.0"];
+/// The driver of Firefox.
+const FIREFOX: &str = "marionette-driver==3.7.1";
+/// A client of gRPC.
+const GRPC: &str = "grpcio==1.85.3";
 /// The scanner of TLS servers.
 const SSLYZE: &str = "sslyze==6.3.1";
 /// The driver of Chromium, and axe-core, which finds problems of accessibility.
@@ -85,6 +89,16 @@ pub(crate) fn rattler() -> Outcome {
 /// Installs the clients of HTTP/2.
 pub(crate) fn http2() -> Outcome {
     install("http2", &HTTP2).map(drop)
+}
+
+/// Installs the driver of Firefox.
+pub(crate) fn firefox() -> Outcome {
+    install("firefox", &[FIREFOX]).map(drop)
+}
+
+/// Installs the client of gRPC.
+pub(crate) fn grpc() -> Outcome {
+    install("grpc", &[GRPC]).map(drop)
 }
 
 /// Installs the programs that upload packages.

@@ -4,7 +4,11 @@ use crate::{
     Arguments, Failure, go, npm, packages, python,
     shell::{self, Outcome, capture, cargo, is_executable, run, target, which},
 };
-use std::{env, fs, path::PathBuf, process::Command};
+use std::{
+    env, fs,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
 
 /// Programs that `cargo xtask test` calls, and their Debian packages.
 pub(crate) const PROGRAMS: [(&str, &str); 17] = [
@@ -32,7 +36,7 @@ const MAVEN_DEPLOY: &str = "/usr/share/maven-repo/org/apache/maven/plugins/\
 maven-deploy-plugin/3.0.0/maven-deploy-plugin-3.0.0.jar";
 
 /// Programs that only `cargo xtask nightly` calls, and their Debian packages.
-pub(crate) const NIGHTLY: [(&str, &str); 35] = [
+pub(crate) const NIGHTLY: [(&str, &str); 36] = [
     (MAVEN_DEPLOY, "libmaven-deploy-plugin-java"),
     ("apt-ftparchive", "apt-utils"),
     ("aria2c", "aria2"),
@@ -44,6 +48,7 @@ pub(crate) const NIGHTLY: [(&str, &str); 35] = [
     ("duplicity", "duplicity"),
     ("fakeroot", "fakeroot"),
     ("ffmpeg", "ffmpeg"),
+    ("firefox-esr", "firefox-esr"),
     ("gpg", "gpg"),
     ("gpg-agent", "gpg-agent"),
     ("haproxy", "haproxy"),
@@ -72,6 +77,10 @@ pub(crate) const NIGHTLY: [(&str, &str); 35] = [
 
 /// The release of cargo-deny to install if none is found.
 const CARGO_DENY: &str = "0.20.2";
+/// The release of the suite httpwg.
+const HTTPWG: &str = "0.2.5";
+/// A crate whose package has the cases of hpack-test-case.
+const HPACK_CASES: (&str, &str) = ("httlib-hpack", "0.1.3");
 
 /// `cargo xtask setup`.
 pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
@@ -121,7 +130,13 @@ pub(crate) fn everything() -> Outcome {
     go::pebble()?;
     go::tls_client()?;
     go::tofu()?;
+    go::h2spec()?;
+    go::grpc_client()?;
+    httpwg()?;
+    hpack_cases()?;
     python::http2()?;
+    python::grpc()?;
+    python::firefox()?;
     python::tlslite()?;
     python::data()?;
     python::uploads()?;
@@ -131,28 +146,69 @@ pub(crate) fn everything() -> Outcome {
 
 /// Returns the path of cargo-deny. Builds it into the target directory if it is not on the `PATH`.
 ///
-/// It is built from source, because no registry has a current binary. Without optimisation and
-/// without the code for the system's certificates, the build takes one minute instead of ten, and
-/// a check still takes one second.
+/// It is built from source, because no registry has a current binary. Without the code for the
+/// system's certificates, and without optimisation, a check still takes one second.
 pub(crate) fn cargo_deny() -> Outcome<PathBuf> {
-    let tools = target().join("tools");
-    let own = tools.join("bin/cargo-deny");
-    if let Some(found) = which("cargo-deny") {
-        return Ok(found);
+    match which("cargo-deny") {
+        Some(found) => Ok(found),
+        None => built(
+            "cargo-deny",
+            "cargo-deny",
+            CARGO_DENY,
+            &["--no-default-features"],
+        ),
     }
-    if is_executable(&own)
-        && capture(Command::new(&own).arg("--version"))?
-            .1
-            .contains(CARGO_DENY)
-    {
+}
+
+/// The path of httpwg, which checks servers of HTTP/2. Builds it if needed.
+pub(crate) fn httpwg() -> Outcome<PathBuf> {
+    built("httpwg-cli", "httpwg", HTTPWG, &[])
+}
+
+/// Copies the cases of hpack-test-case (MIT) into `target/tools/hpack-cases`, from the package of a
+/// crate that has them. They are the sources of no program: nothing of that crate is built.
+pub(crate) fn hpack_cases() -> Outcome {
+    let (package, version) = HPACK_CASES;
+    let folder = target().join("tools/hpack-cases");
+    let copies = folder.join("copies");
+    let stamp = folder.join(format!("{package}-{version}"));
+    if stamp.exists() {
+        return Ok(());
+    }
+    println!("Fetching {package} {version} into {}.", folder.display());
+    let error = |error: std::io::Error| format!("{}: {error}", folder.display());
+    fs::create_dir_all(folder.join("src")).map_err(error)?;
+    let manifest = format!(
+        "[package]\nname = \"cases\"\nedition = \"2024\"\n\n[workspace]\n\n\
+         [dependencies]\n{package} = \"={version}\"\n"
+    );
+    fs::write(folder.join("Cargo.toml"), manifest).map_err(error)?;
+    fs::write(folder.join("src/lib.rs"), "").map_err(error)?;
+    let mut vendor = cargo("vendor --quiet");
+    run(vendor
+        .arg(&copies)
+        .stdout(Stdio::null())
+        .current_dir(&folder))?;
+    fs::write(&stamp, "").map_err(error)
+}
+
+/// The program `name` of this version of a crate. Builds it into the target directory if it is not
+/// there: without optimisation, which takes one minute instead of ten.
+fn built(package: &str, name: &str, version: &str, options: &[&str]) -> Outcome<PathBuf> {
+    let tools = target().join("tools");
+    let own = tools.join("bin").join(name);
+    // The name of this file has the version, so a change of it causes a build.
+    let stamp = tools.join(format!("{package}-{version}"));
+    if is_executable(&own) && stamp.exists() {
         return Ok(own);
     }
-    println!("Building cargo-deny {CARGO_DENY} into {}.", tools.display());
+    println!("Building {package} {version} into {}.", tools.display());
     let build = tools.join("build");
-    let mut install = cargo("install cargo-deny --locked --debug --no-default-features --force");
+    let mut install = cargo("install --locked --debug --force --quiet");
     install
-        .args(["--quiet", "--version", CARGO_DENY, "--root"])
+        .args([package, "--version", version, "--root"])
         .arg(&tools)
+        .args(options)
         .env("CARGO_TARGET_DIR", &build)
         .env("CARGO_PROFILE_DEV_DEBUG", "0")
         .env_remove("RUSTFLAGS");
@@ -160,6 +216,7 @@ pub(crate) fn cargo_deny() -> Outcome<PathBuf> {
     run(install.current_dir("/"))?;
     // The build folder takes half a gigabyte and is not needed again.
     let _ = fs::remove_dir_all(&build);
+    fs::write(&stamp, "").map_err(|error| format!("{}: {error}", stamp.display()))?;
     Ok(own)
 }
 

@@ -2,12 +2,13 @@
 //! certificates under load.
 
 use crate::{
-    Arguments, Failure, python,
-    shell::{Outcome, cannot_run, capture, cargo, run, target},
+    Arguments, Failure,
+    object_server::ObjectServer,
+    python,
+    shell::{Outcome, capture, cargo, run, target},
     tally::run_tests,
 };
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::{fs, path::Path};
 use xtask::packages;
 
@@ -44,7 +45,7 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     let folder = target().join("tls-checks");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
 
-    let server = Server::start(&folder)?;
+    let server = ObjectServer::start(&folder, &["--tls-self-signed", "--hsts"])?;
     println!("== testssl.sh");
     let findings = testssl(&server, &folder)?;
     println!("== sslyze");
@@ -68,57 +69,14 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     }
 }
 
-/// The binary with a self-signed certificate, on a port that it selects. Dropping it ends it.
-struct Server {
-    child: Child,
-    /// Host and port.
-    address: String,
-}
-
-impl Server {
-    fn start(folder: &Path) -> Outcome<Server> {
-        let mut command = Command::new(target().join("release/onrush"));
-        command
-            .arg(folder)
-            .args(["--port", "0", "--tls-self-signed", "--hsts"]);
-        command.stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command
-            .spawn()
-            .map_err(|error| cannot_run(&command, &error))?;
-        let output = child.stdout.take();
-        let mut lines = output
-            .into_iter()
-            .flat_map(|out| BufReader::new(out).lines());
-        let address = lines.find_map(|line| address(&line.ok()?));
-        let address = address.ok_or("the server printed no address")?;
-        // A pipe that is not read would fill up.
-        std::thread::spawn(move || lines.for_each(drop));
-        Ok(Server { child, address })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Host and port of the HTTPS address in a line, if there is one.
-fn address(line: &str) -> Option<String> {
-    let (_, rest) = line.split_once("https://")?;
-    let end = rest.find(['/', ' ']).unwrap_or(rest.len());
-    Some(rest[..end].to_owned())
-}
-
 /// Runs testssl.sh. Returns its findings, except the expected ones.
-fn testssl(server: &Server, folder: &Path) -> Outcome<Vec<String>> {
+fn testssl(server: &ObjectServer, folder: &Path) -> Outcome<Vec<String>> {
     let file = folder.join("testssl.csv");
     let _ = fs::remove_file(&file);
     let mut command = Command::new("testssl");
     command.args(["--quiet", "--warnings", "off", "--color", "0", "--csvfile"]);
     // The exit code counts findings.
-    capture(command.arg(&file).arg(&server.address))?;
+    capture(command.arg(&file).arg(server.address()))?;
     let csv = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
     let lines: Vec<&str> = csv.lines().skip(1).collect();
     println!("{} results", lines.len());
@@ -143,9 +101,9 @@ fn finding(line: &str) -> Option<String> {
 
 /// Runs sslyze with Mozilla's intermediate configuration. Returns what does not comply, except that
 /// the certificate is not signed by an authority.
-fn scan_by_sslyze(program: &Path, server: &Server) -> Outcome<Vec<String>> {
+fn scan_by_sslyze(program: &Path, server: &ObjectServer) -> Outcome<Vec<String>> {
     let mut command = Command::new(program);
-    command.args(["--mozilla_config", "intermediate", &server.address]);
+    command.args(["--mozilla_config", "intermediate", server.address()]);
     let (_, text) = capture(&mut command)?;
     let Some((_, compliance)) = text.split_once("COMPLIANCE AGAINST") else {
         print!("{text}");
@@ -161,14 +119,7 @@ fn scan_by_sslyze(program: &Path, server: &Server) -> Outcome<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{address, finding};
-
-    #[test]
-    fn the_address_is_found() {
-        let line = "Serving /x at https://127.0.0.1:4567/ (self-signed)";
-        assert_eq!(address(line).as_deref(), Some("127.0.0.1:4567"));
-        assert_eq!(address("nothing"), None);
-    }
+    use super::finding;
 
     #[test]
     fn only_findings_are_reported() {

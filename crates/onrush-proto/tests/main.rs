@@ -9,6 +9,8 @@ mod chunked;
 mod date;
 // Header compression of HTTP/2 (RFC 7541).
 mod hpack;
+// The same as encoders of others write it.
+mod hpack_cases;
 // Frames, streams and windows of HTTP/2 (RFC 9113).
 mod http2;
 // Conditional requests (RFC 9110 §13).

@@ -1,5 +1,5 @@
 //! gRPC: the services of tonic are tower services, and their calls are requests of HTTP/2 with
-//! trailers. The client is tonic's as well.
+//! trailers. The clients are tonic's, and in the nightly run those of Python and Go.
 
 use bytes::{Buf, BufMut, Bytes};
 use futures_util::{StreamExt, stream};
@@ -7,7 +7,14 @@ use http::Uri;
 use http::uri::PathAndQuery;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::Pin;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use testing::programs::{output_within, tool};
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -52,6 +59,32 @@ impl Decoder for Raw {
     }
 }
 
+/// Counts the calls of `Each` that were not dropped.
+#[derive(Clone, Default)]
+struct Open(Arc<AtomicUsize>);
+
+/// A call of `Each`.
+struct Call(Open);
+
+impl Call {
+    fn new(open: &Open) -> Call {
+        open.0.fetch_add(1, Ordering::Relaxed);
+        Call(open.clone())
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        (self.0).0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns each message.
+struct EchoEach(Open);
+
+/// Returns the number of calls of `Each`.
+struct CountOpen(Open);
+
 type Messages = Pin<Box<dyn futures_util::Stream<Item = Result<Bytes, Status>> + Send>>;
 
 /// Returns the message, or fails if there is none.
@@ -71,28 +104,45 @@ impl tonic::server::UnaryService<Bytes> for Echo {
     }
 }
 
-impl tonic::server::StreamingService<Bytes> for Echo {
+impl tonic::server::UnaryService<Bytes> for CountOpen {
+    type Response = Bytes;
+    type Future = Ready<Result<Response<Bytes>, Status>>;
+
+    fn call(&mut self, _: Request<Bytes>) -> Self::Future {
+        let Open(open) = &self.0;
+        let text = open.load(Ordering::Relaxed).to_string();
+        ready(Ok(Response::new(text.into())))
+    }
+}
+
+impl tonic::server::StreamingService<Bytes> for EchoEach {
     type Response = Bytes;
     type ResponseStream = Messages;
     type Future = Ready<Result<Response<Messages>, Status>>;
 
     fn call(&mut self, request: Request<Streaming<Bytes>>) -> Self::Future {
-        ready(Ok(Response::new(request.into_inner().boxed())))
+        let call = Call::new(&self.0);
+        let answers = request.into_inner().inspect(move |_| {
+            let _ = &call;
+        });
+        ready(Ok(Response::new(answers.boxed())))
     }
 }
 
-async fn serve(
+async fn respond(
+    open: Open,
     request: http::Request<onrush_tower::Body>,
 ) -> Result<http::Response<tonic::body::Body>, Infallible> {
     let mut grpc = tonic::server::Grpc::new(Raw);
     Ok(match request.uri().path() {
         "/test.Echo/One" => grpc.unary(Echo, request).await,
-        "/test.Echo/Each" => grpc.streaming(Echo, request).await,
+        "/test.Echo/Each" => grpc.streaming(EchoEach(open), request).await,
+        "/test.Echo/Open" => grpc.unary(CountOpen(open), request).await,
         _ => Status::unimplemented("no such method").into_http(),
     })
 }
 
-async fn client(address: std::net::SocketAddr) -> tonic::client::Grpc<Channel> {
+async fn client(address: SocketAddr) -> tonic::client::Grpc<Channel> {
     let uri = Uri::try_from(format!("http://{address}")).expect("an address");
     let channel = Channel::builder(uri).connect().await.expect("connected");
     let mut client = tonic::client::Grpc::new(channel);
@@ -104,7 +154,7 @@ fn path(method: &'static str) -> PathAndQuery {
     PathAndQuery::from_static(method)
 }
 
-async fn check(address: std::net::SocketAddr) {
+async fn check(address: SocketAddr) {
     let mut client = client(address).await;
     // A call, and one with a message of many frames.
     for message in [Bytes::from_static(b"one"), Bytes::from(vec![b'x'; 1 << 20])] {
@@ -148,20 +198,64 @@ async fn check(address: std::net::SocketAddr) {
     assert!(trailers.is_some(), "the status is behind the content");
 }
 
-#[test]
-fn calls_with_one_message_and_with_many_in_both_directions() {
-    let _dog = testing::watchdog("calls_with_one_message_and_with_many_in_both_directions");
+/// Serves until `check` ends.
+fn serve<C: Future<Output = ()>>(check: impl FnOnce(SocketAddr) -> C) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build();
+    let open = Open::default();
+    let service = service_fn(move |request| respond(open.clone(), request));
     runtime.expect("a runtime").block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await
             .expect("bound");
         let address = listener.local_addr().expect("bound");
         tokio::select! {
-            ended = onrush_tower::serve(listener, service_fn(serve)) => panic!("{ended:?}"),
+            ended = onrush_tower::serve(listener, service) => panic!("{ended:?}"),
             () = check(address) => {}
         }
     });
+}
+
+#[test]
+fn calls_with_one_message_and_with_many_in_both_directions() {
+    let _dog = testing::watchdog("calls_with_one_message_and_with_many_in_both_directions");
+    serve(check);
+}
+
+/// Runs a client of another language. It must print `done`.
+fn serves(mut client: Command) {
+    serve(async |address| {
+        client.arg(address.to_string());
+        let run = move || output_within(&mut client, Duration::from_secs(300));
+        let output = tokio::task::spawn_blocking(run).await.expect("no panic");
+        let out = String::from_utf8_lossy(&output.stdout);
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && out == "done\n", "{out}{err}");
+    });
+}
+
+const SETUP_NIGHTLY: &str = "cargo xtask setup --nightly";
+
+#[test]
+#[ignore = "nightly"] // grpcio comes from PyPI
+fn grpcio_calls_pings_and_gives_up() {
+    let _dog = testing::watchdog("grpcio_calls_pings_and_gives_up");
+    let Some(python) = tool("python/grpc/bin/python", SETUP_NIGHTLY) else {
+        return;
+    };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/grpc_clients");
+    let mut client = Command::new(python);
+    client.arg(folder.join("client.py"));
+    serves(client);
+}
+
+#[test]
+#[ignore = "nightly"] // grpc-go is a module of Go
+fn grpc_go_calls_pings_and_gives_up() {
+    let _dog = testing::watchdog("grpc_go_calls_pings_and_gives_up");
+    let Some(client) = tool("bin/grpc-client", SETUP_NIGHTLY) else {
+        return;
+    };
+    serves(Command::new(client));
 }

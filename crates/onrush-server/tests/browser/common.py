@@ -6,7 +6,7 @@ import sys
 
 from playwright.sync_api import expect, sync_playwright
 
-from check import is_accessible, launch, problems_of
+from check import has_version, is_accessible, launch, problems_of
 
 URL, FOLDER = sys.argv[1:3]
 MINUTE = 60_000
@@ -62,6 +62,7 @@ def run(tests, more=()):
             print(test.__name__, flush=True)
             test(page)
             assert not problems, problems
+        has_version(page)
         for test in more:
             print(test.__name__, flush=True)
             test(browser)

@@ -4,7 +4,7 @@ the path of the folder that it serves. Prints `done`."""
 import os
 import sys
 
-from check import is_accessible, launch, problems_of
+from check import has_version, is_accessible, launch, problems_of
 from playwright.sync_api import expect, sync_playwright
 
 URL, FOLDER = sys.argv[1:3]
@@ -109,5 +109,6 @@ with sync_playwright() as playwright:
         print(test.__name__, flush=True)
         test(page)
         assert not problems, problems
+    has_version(page)
     browser.close()
 print("done")

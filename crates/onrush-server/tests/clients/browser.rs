@@ -1,6 +1,6 @@
-//! Scripts that drive Chromium, in `tests/browser`.
+//! Scripts that drive Chromium and Firefox, in `tests/browser`.
 
-use crate::program::{SETUP, TIMEOUT, is_installed, output_within, tool};
+use crate::program::{SETUP, SETUP_NIGHTLY, TIMEOUT, is_installed, output_within, tool};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -13,11 +13,27 @@ fn limit() -> Duration {
     20 * TIMEOUT * mib.div_ceil(192).max(1)
 }
 
-/// Runs a script, which prints `done` at its end. Does nothing if the browser or Playwright, which
-/// drives it, is missing; then the test is skipped, or fails with `CI`.
+/// Runs a script that drives Chromium, and prints `done` at its end. Does nothing if the browser or
+/// Playwright, which drives it, is missing; then the test is skipped, or fails with `CI`.
 pub fn run(script: &str, arguments: &[&str]) {
-    let python = tool("python/browser/bin/python", SETUP);
-    let Some(python) = python.filter(|_| is_installed("chromium")) else {
+    drive(
+        "python/browser/bin/python",
+        SETUP,
+        "chromium",
+        script,
+        arguments,
+    );
+}
+
+/// As [`run`], with Firefox and Marionette.
+pub fn run_firefox(script: &str, arguments: &[&str]) {
+    let python = "python/firefox/bin/python";
+    drive(python, SETUP_NIGHTLY, "firefox-esr", script, arguments);
+}
+
+fn drive(python: &str, setup: &str, browser: &str, script: &str, arguments: &[&str]) {
+    let python = tool(python, setup);
+    let Some(python) = python.filter(|_| is_installed(browser)) else {
         return;
     };
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser");

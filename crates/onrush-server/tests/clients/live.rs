@@ -5,11 +5,13 @@ use crate::program::{Folder, Server};
 
 #[test]
 #[ignore = "nightly"] // Chromium; `clients::page` uses it in the short run
-fn the_page_of_a_folder_follows_changes() {
-    let folder = Folder::new();
-    let data = folder.path().join("data");
-    let server = Server::start(&data, &["--allow", "put,delete"]);
-    browser::run("live.py", &[&server.url, data.to_str().expect("UTF-8")]);
+fn the_page_of_a_folder_follows_changes_over_both_versions() {
+    for tls in [&[][..], &["--tls-self-signed"]] {
+        let folder = Folder::new();
+        let data = folder.path().join("data");
+        let server = Server::start(&data, &[tls, &["--allow", "put,delete"]].concat());
+        browser::run("live.py", &[&server.url, data.to_str().expect("UTF-8")]);
+    }
 }
 
 #[test]
