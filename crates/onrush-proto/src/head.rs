@@ -318,7 +318,9 @@ impl Head {
             }
             _ => self.resolve_unusual_target(bytes, query_mark)?,
         }
-        if self.method.len == 7 && self.method.of(bytes) == b"CONNECT" {
+        let is_connect = self.method.len == 7 && self.method.of(bytes) == b"CONNECT";
+        // In HTTP/2, it is an extended one here.
+        if is_connect && self.version != Version::Http2 {
             return Err(Reject::new(501, "CONNECT is not supported"));
         }
         match field_scan.host_count {

@@ -8,7 +8,7 @@ use crate::http2::connection::{
 use crate::http2::frame::{ErrorCode, FrameHead, flag};
 use crate::http2::priority::Priority;
 use crate::http2::request_head::{Role, Wrong};
-use crate::http2::streams::{Side, Stream};
+use crate::http2::streams::{Side, Stream, Tunnel};
 use crate::limits::Limits;
 use crate::reject::Reject;
 
@@ -102,7 +102,7 @@ impl Connection {
             Concerns::Trailers => Role::Trailers,
             Concerns::NewStream | Concerns::Nothing(_) => Role::Request,
         };
-        self.fields.clear();
+        self.fields.begin(self.extended_connect);
         let fields = &mut self.fields;
         let decoded = (self.decoder).decode(block, |name, value| match concerns {
             Concerns::Nothing(_) => {}
@@ -143,11 +143,13 @@ impl Connection {
             }
             return Ok(Concerns::NewStream);
         }
-        match self.streams.get(id).map(|stream| stream.remote) {
-            Some(Side::Open) if has_ended => Ok(Concerns::Trailers),
-            // A second head, or trailers that do not end the stream (§8.1).
-            Some(Side::Open) => Ok(Concerns::Nothing(Some(ErrorCode::PROTOCOL_ERROR))),
-            Some(Side::Ended) => Ok(Concerns::Nothing(Some(ErrorCode::STREAM_CLOSED))),
+        let known = self.streams.get(id);
+        match known.map(|stream| (stream.remote, stream.tunnel)) {
+            Some((Side::Open, Tunnel::No)) if has_ended => Ok(Concerns::Trailers),
+            // A second head, trailers that do not end the stream (§8.1), or trailers of another
+            // protocol (§8.5).
+            Some((Side::Open, _)) => Ok(Concerns::Nothing(Some(ErrorCode::PROTOCOL_ERROR))),
+            Some((Side::Ended, _)) => Ok(Concerns::Nothing(Some(ErrorCode::STREAM_CLOSED))),
             None if self.was_reset(id) => Ok(Concerns::Nothing(None)),
             None if self.was_cancelled(id) => Ok(Concerns::Nothing(Some(ErrorCode::STREAM_CLOSED))),
             None => Err(Fatal {
@@ -188,6 +190,10 @@ impl Connection {
             remote: if has_ended { Side::Ended } else { Side::Open },
             local: Side::Open,
             head_only: self.fields.is_head,
+            tunnel: match wrong.is_none() && self.asks_for_protocol(request) {
+                true => Tunnel::Asked,
+                false => Tunnel::No,
+            },
             has_responded: false,
             receive_window: i64::from(WINDOW_BYTES),
             unannounced: 0,

@@ -1,5 +1,6 @@
 //! One HTTP/2 server connection as a state machine (RFC 9113): its state, and the order of frames.
-//! `blocks`, `data` and `control` take the frames of each kind, `sending` has what this side sends.
+//! `blocks`, `data` and `control` take the frames of each kind, `sending` has what this side sends,
+//! `tunnel` the streams of other protocols.
 //!
 //! The caller owns the input, the output and the clock. It passes received bytes to
 //! [`Connection::receive`], which takes one frame, or a piece of DATA, and says what has happened;
@@ -189,6 +190,8 @@ pub struct Connection {
     cancelled: Allowance,
     /// Settings that the peer has not acknowledged.
     pub(super) unacknowledged: u32,
+    /// Clients may ask for other protocols.
+    pub(super) extended_connect: bool,
     now_s: u32,
 }
 
@@ -252,6 +255,7 @@ impl Connection {
             window_updates: 0,
             cancelled: Allowance::new(CANCELLED_MAX, CANCELLED_PER_SECOND),
             unacknowledged: 0,
+            extended_connect: false,
             now_s: 0,
         }
     }
@@ -266,8 +270,10 @@ impl Connection {
             (setting::INITIAL_WINDOW_SIZE, WINDOW_BYTES),
             (setting::MAX_HEADER_LIST_SIZE, head_bytes_max),
             (setting::NO_RFC7540_PRIORITIES, 1),
+            (setting::ENABLE_CONNECT_PROTOCOL, 1),
         ];
-        frame::put_settings(&settings, out);
+        let said = settings.len() - usize::from(!self.extended_connect);
+        frame::put_settings(&settings[..said], out);
         self.unacknowledged += 1;
         frame::put_window_update(0, CONNECTION_WINDOW_BYTES - WINDOW_BYTES, out);
         self.receive_window = i64::from(CONNECTION_WINDOW_BYTES);

@@ -4,6 +4,7 @@
 use crate::http2::connection::{Connection, Event, Fatal, frame_size_error, protocol_error};
 use crate::http2::frame::{self, ErrorCode, FrameHead, WINDOW_MAX, flag, kind, setting};
 use crate::http2::priority::Priority;
+use crate::http2::streams::Tunnel;
 
 impl Connection {
     pub(super) fn settings(
@@ -144,6 +145,8 @@ impl Connection {
             return Err(protocol_error("RST_STREAM on a stream that has not begun"));
         }
         match self.streams.remove(id) {
+            // Its response was sent: nothing was cancelled.
+            Some(stream) if stream.tunnel == Tunnel::Begun => Ok(Event::Reset { stream: id }),
             Some(_) => {
                 self.spend_cancelled()?;
                 self.note_cancelled(id);

@@ -5,7 +5,8 @@
 //!
 //! Layers, lowest first: [`hpack`] · [`frame`] · [`priority`] · `budget` · `streams` ·
 //! `request_head` · `response_head` ·
-//! `repeats` · [`connection`] · `blocks`, `data`, `control`, [`sending`] (its parts).
+//! `repeats` · [`connection`] · `blocks`, `data`, `control`, `tunnel`, [`sending`] (its
+//! parts).
 
 mod blocks;
 mod budget;
@@ -20,3 +21,4 @@ mod request_head;
 mod response_head;
 pub mod sending;
 mod streams;
+pub mod tunnel;

@@ -4,6 +4,9 @@
 //! one form to read: the request line, `host`, and the other fields in their order, with the pieces
 //! of `cookie` joined (§8.2.3). What a server of HTTP/1 behind this one could read differently
 //! cannot be in it, because the same characters are refused.
+//!
+//! An extended CONNECT (RFC 8441 §4) has its `:protocol` as the field `upgrade`, which says the
+//! same in HTTP/1. A client cannot send that field itself.
 
 use crate::head::{Head, Parts};
 use crate::limits::Limits;
@@ -23,6 +26,9 @@ pub(super) struct HeaderBlock {
     scheme: Option<Span>,
     path: Option<Span>,
     authority: Option<Span>,
+    protocol: Option<Span>,
+    /// The client may send `:protocol`.
+    allows_protocol: bool,
     /// The method and the target within [`HeaderBlock::bytes`].
     line: Option<(Span, Span)>,
     cookie: Vec<u8>,
@@ -54,8 +60,9 @@ pub(super) enum Wrong {
 }
 
 impl HeaderBlock {
-    /// Prepares for the next block. Keeps some memory.
-    pub(super) fn clear(&mut self) {
+    /// Prepares for the next block. Keeps some memory. `allows_protocol`: this side has announced
+    /// extended CONNECT.
+    pub(super) fn begin(&mut self, allows_protocol: bool) {
         let mut kept = std::mem::take(self);
         kept.bytes.clear();
         kept.fields.clear();
@@ -66,6 +73,7 @@ impl HeaderBlock {
             fields: kept.fields,
             pseudo: kept.pseudo,
             cookie: kept.cookie,
+            allows_protocol,
             ..HeaderBlock::default()
         };
     }
@@ -173,6 +181,7 @@ impl HeaderBlock {
             b"scheme" => &mut self.scheme,
             b"path" => &mut self.path,
             b"authority" => &mut self.authority,
+            b"protocol" if self.allows_protocol => &mut self.protocol,
             _ => return Err(Wrong::Malformed("an unknown pseudo-header field")),
         };
         if place.is_some() {
@@ -206,11 +215,18 @@ impl HeaderBlock {
                 "a method with a character that is not allowed",
             ));
         }
-        if method == b"CONNECT" {
+        let is_connect = method == b"CONNECT";
+        if is_connect && self.protocol.is_none() {
             return Err(Wrong::Rejected(Reject::new(
                 501,
                 "CONNECT is not supported",
             )));
+        }
+        if self
+            .protocol
+            .is_some_and(|protocol| !(is_connect && is_protocol(protocol.of(&self.pseudo))))
+        {
+            return Err(Wrong::Malformed("`:protocol` that is not one of CONNECT"));
         }
         if method.len() > scan::METHOD_BYTES_MAX {
             return Err(Wrong::Rejected(Reject::new(501, "unknown method")));
@@ -232,11 +248,14 @@ impl HeaderBlock {
         self.bytes.extend_from_slice(b" HTTP/2\r\n");
         let method = Span::new(0, method.len());
         self.line = Some((method, Span::new(method.len as usize + 1, target.len())));
+        let pseudo = std::mem::take(&mut self.pseudo);
         if let Some(authority) = self.authority {
-            let pseudo = std::mem::take(&mut self.pseudo);
             self.add_line(b"host", authority.of(&pseudo));
-            self.pseudo = pseudo;
         }
+        if let Some(protocol) = self.protocol {
+            self.add_line(b"upgrade", protocol.of(&pseudo));
+        }
+        self.pseudo = pseudo;
         Ok(())
     }
 
@@ -284,6 +303,12 @@ impl HeaderBlock {
         self.check()?;
         Ok(&self.bytes)
     }
+}
+
+/// One protocol as in the field `upgrade` (RFC 9110 §7.8): a name, perhaps with a version.
+fn is_protocol(value: &[u8]) -> bool {
+    let mut parts = value.splitn(2, |&byte| byte == b'/');
+    parts.all(token::is_token)
 }
 
 /// Fields that belong to a connection of HTTP/1 (§8.2.2).

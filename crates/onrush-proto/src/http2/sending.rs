@@ -8,7 +8,8 @@ use crate::http2::frame::{
 use crate::http2::hpack::Indexing;
 use crate::http2::priority::Priority;
 pub use crate::http2::response_head::ResponseHead;
-use crate::http2::streams::Side;
+use crate::http2::streams::{Side, Stream};
+use crate::http2::tunnel::begin_tunnel;
 use crate::response::{ContentLength, has_no_content};
 use crate::token;
 
@@ -29,7 +30,7 @@ impl Connection {
         fields: &[u8],
         out: &mut Vec<u8>,
     ) -> bool {
-        if !self.may_respond(stream) {
+        if self.may_respond(stream).is_none() {
             return false;
         }
         let start = begin_block(out);
@@ -42,16 +43,23 @@ impl Connection {
     /// Appends the head of a response with these values, `Server`, `Date` and what tells its
     /// length. Returns how its content follows: [`SendAs::Nothing`] ends the stream,
     /// [`SendAs::Length`] and [`SendAs::Chunked`] are sent with [`Connection::send_data_head`].
-    /// Nothing is appended if the stream is gone or has responded.
+    /// Nothing is appended if the stream is gone or has responded. A 101 that
+    /// [`Connection::begin_upgrade`] permits is sent as a 200, and the content is of the other
+    /// protocol.
     pub fn send_head(&mut self, stream: u32, head: &ResponseHead<'_>, out: &mut Vec<u8>) -> SendAs {
-        let (status, length) = (head.status, head.length);
-        if !self.may_respond(stream) {
+        let Some(open) = self.may_respond(stream) else {
             return SendAs::Nothing;
-        }
-        let head_only = self
-            .streams
-            .get(stream)
-            .is_some_and(|stream| stream.head_only);
+        };
+        let head_only = open.head_only;
+        let of_tunnel;
+        let head = match begin_tunnel(open, head) {
+            None => head,
+            Some(made) => {
+                of_tunnel = made;
+                &of_tunnel
+            }
+        };
+        let (status, length) = (head.status, head.length);
         let send_as = match length {
             _ if head_only || has_no_content(status) => SendAs::Nothing,
             ContentLength::Known(0) => SendAs::Nothing,
@@ -210,9 +218,9 @@ impl Connection {
         }
     }
 
-    fn may_respond(&mut self, stream: u32) -> bool {
+    fn may_respond(&mut self, stream: u32) -> Option<&mut Stream> {
         let stream = self.streams.get(stream);
-        stream.is_some_and(|stream| stream.local == Side::Open && !stream.has_responded)
+        stream.filter(|stream| stream.local == Side::Open && !stream.has_responded)
     }
 
     fn end_response(&mut self, id: u32) {

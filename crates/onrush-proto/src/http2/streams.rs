@@ -23,6 +23,22 @@ pub(super) enum Side {
     Ended,
 }
 
+/// Whether a stream is one of another protocol (RFC 8441): an extended CONNECT asks for it, and a
+/// 2xx response to that begins it. A handler asks and answers as in HTTP/1, where these steps are
+/// those of [`crate::connection`]: the caller permits a response 101, which is sent as a 200.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tunnel {
+    /// The request is an ordinary one.
+    #[default]
+    No,
+    /// The client asks for it.
+    Asked,
+    /// The response may be 101.
+    Permitted,
+    /// That was sent. What follows in both directions is of the other protocol.
+    Begun,
+}
+
 /// A stream that is open or half-closed.
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -33,6 +49,7 @@ pub(super) struct Stream {
     pub(super) local: Side,
     /// The request was HEAD: the response has no content.
     pub(super) head_only: bool,
+    pub(super) tunnel: Tunnel,
     /// The head of the response was sent.
     pub(super) has_responded: bool,
     /// What the peer may send before it hears of more, in bytes.

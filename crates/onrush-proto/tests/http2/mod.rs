@@ -7,6 +7,8 @@ mod floods;
 mod requests;
 // Responses, windows, and the end of a connection.
 mod sending;
+// Streams of other protocols.
+mod tunnels;
 // What breaks a rule, and what the limits refuse.
 mod violations;
 
@@ -104,7 +106,12 @@ struct Server {
 
 impl Server {
     fn new(limits: Limits) -> Server {
-        let (mut connection, mut out) = (Connection::new(), Vec::new());
+        Server::of(Connection::new(), limits)
+    }
+
+    /// A server that has sent its settings, and whose client has sent nothing.
+    fn of(mut connection: Connection, limits: Limits) -> Server {
+        let mut out = Vec::new();
         connection.begin(&limits, &mut out);
         out.clear();
         Server {
@@ -123,6 +130,16 @@ impl Server {
     /// A server whose client has sent its preface.
     fn begun() -> Server {
         let mut server = Server::new(Limits::default());
+        server.receive(&opening());
+        assert_eq!(server.sent(), ["SETTINGS ack"]);
+        server
+    }
+
+    /// The same, which lets its client ask for other protocols.
+    fn with_tunnels() -> Server {
+        let mut connection = Connection::new();
+        connection.allow_extended_connect();
+        let mut server = Server::of(connection, Limits::default());
         server.receive(&opening());
         assert_eq!(server.sent(), ["SETTINGS ack"]);
         server
@@ -230,15 +247,21 @@ impl Server {
 /// Receives a script behind the opening, whole and split. Checks the events and the answers.
 #[track_caller]
 fn check(script: &[Vec<u8>], events: &[&str], sent: &[&str]) {
+    check_on(Server::begun, script, events, sent);
+}
+
+/// The same on another server.
+#[track_caller]
+fn check_on(begun: fn() -> Server, script: &[Vec<u8>], events: &[&str], sent: &[&str]) {
     let bytes = script.concat();
     for split in 0..=bytes.len() {
-        let mut server = Server::begun();
+        let mut server = begun();
         server.receive(&bytes[..split]);
         server.receive(&bytes[split..]);
         assert_eq!(server.events, events, "split at {split}");
         assert_eq!(server.sent(), sent, "split at {split}");
     }
-    let mut server = Server::begun();
+    let mut server = begun();
     bytes.iter().for_each(|byte| server.receive(&[*byte]));
     let answers = server.sent();
     assert_eq!(server.events, events, "byte by byte");
