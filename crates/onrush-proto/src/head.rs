@@ -256,6 +256,8 @@ impl Head {
         self.resolve_framing(&field_scan)?;
         self.framing = match self.framing {
             _ if parts.has_ended => Framing::None,
+            // What follows a CONNECT is no body (RFC 9110 §9.3.6).
+            Framing::None if self.method.of(bytes) == b"CONNECT" => Framing::None,
             Framing::None if self.content_length.is_none() => Framing::Chunked,
             framing => framing,
         };

@@ -88,7 +88,8 @@ pub(crate) trait Connections {
     fn limit_body(&self, request: RequestId, bytes_max: u64) -> io::Result<()>;
     fn take_trailers(&self, request: RequestId) -> Option<Box<[u8]>>;
     /// Permits the response to a request to be 101. Its "body" is then what the client sends
-    /// afterwards. `false` if the request has a body or is not of HTTP/1.1.
+    /// afterwards. `false` if the request has a body, or its version has no upgrades. `true` counts
+    /// a reader, which [`Connections::body_dropped`] ends.
     fn begin_upgrade(&self, request: RequestId) -> bool;
     /// The reader of the body has dropped it.
     fn body_dropped(&self, request: RequestId);

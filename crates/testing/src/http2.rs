@@ -170,6 +170,18 @@ impl Client {
         self.request_with(&[&pseudo[..], fields].concat(), ends)
     }
 
+    /// Adds an extended CONNECT (RFC 8441) for `path`, with further fields. Returns its stream.
+    pub fn connect(&mut self, protocol: &str, path: &str, fields: &[(&str, &str)]) -> u32 {
+        let pseudo = [
+            (":method", "CONNECT"),
+            (":protocol", protocol),
+            (":scheme", "http"),
+            (":authority", "test"),
+            (":path", path),
+        ];
+        self.request_with(&[&pseudo[..], fields].concat(), false)
+    }
+
     /// Adds a GET for `path`. Returns its stream.
     pub fn get(&mut self, path: &str) -> u32 {
         self.request("GET", path, &[], true)

@@ -9,6 +9,9 @@
 //! Without [`Connection::allow_extended_connect`], `:protocol` is an unknown pseudo-header field,
 //! and so a stream error. A CONNECT without it gets a 501 in any case.
 //!
+//! The head has [`Framing::None`](crate::head::Framing::None), though what the client sends follows
+//! at once if it does not wait: [`Connection::client_has_ended`] tells.
+//!
 //! After the 200, [`Event::Data`](crate::http2::connection::Event::Data) and the DATA frames of
 //! this side carry the other protocol, under flow control as all content. END_STREAM ends one
 //! direction; RST_STREAM both. Trailers are a stream error (RFC 9113 §8.5).
@@ -16,8 +19,8 @@
 use crate::head::{Head, Version};
 use crate::http2::connection::Connection;
 use crate::http2::sending::ResponseHead;
-use crate::http2::streams::Stream;
 pub use crate::http2::streams::Tunnel;
+use crate::http2::streams::{Side, Stream};
 use crate::response::ContentLength;
 
 impl Connection {
@@ -31,6 +34,12 @@ impl Connection {
     pub fn tunnel(&mut self, stream: u32) -> Tunnel {
         let stream = self.streams.get(stream);
         stream.map(|stream| stream.tunnel).unwrap_or_default()
+    }
+
+    /// Whether the client has ended its side of a stream, or the stream is gone.
+    pub fn client_has_ended(&mut self, stream: u32) -> bool {
+        let stream = self.streams.get(stream);
+        stream.is_none_or(|stream| stream.remote == Side::Ended)
     }
 
     /// Permits the response to be 101. Returns whether it does: the request is an extended CONNECT

@@ -20,6 +20,7 @@ fn connect(flags: u8, stream: u32) -> Vec<u8> {
 fn asked(flags: u8) -> Server {
     let mut server = Server::with_tunnels();
     server.receive(&connect(flags, 1));
+    assert_eq!(server.connection.client_has_ended(1), flags == ALL);
     server
 }
 
@@ -123,7 +124,7 @@ fn its_frames_are_the_same_whole_and_split() {
             data(END_STREAM, ""),
         ],
         &[
-            "1 request Chunked",
+            "1 request None",
             "1 data some ",
             "3 request None",
             "1 data bytes",
@@ -138,7 +139,7 @@ fn its_frames_are_the_same_whole_and_split() {
             connect(END_HEADERS, 3),
             frame(RST_STREAM, 0, 3, &[0, 0, 0, 8]),
         ],
-        &["1 request None", "3 request Chunked", "3 reset"],
+        &["1 request None", "3 request None", "3 reset"],
         &[],
     );
 }

@@ -69,6 +69,8 @@ pub(crate) struct Settings {
     pub(crate) proxy_protocol: bool,
     /// Clients may speak HTTP/2.
     pub(crate) http2: bool,
+    /// Clients of HTTP/2 may ask for other protocols.
+    pub(crate) extended_connect: bool,
     /// A client that sends no more may still want its response.
     pub(crate) half_close: bool,
     /// The workers of this server.

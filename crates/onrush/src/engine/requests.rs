@@ -154,8 +154,10 @@ impl Connections for Engine {
     }
 
     fn begin_upgrade(&self, request: RequestId) -> bool {
-        let conn = self.conns.present(request);
-        conn.is_some_and(|mut conn| conn.machine.begin_upgrade())
+        if let Some(mut conn) = self.conns.present(request) {
+            return conn.machine.begin_upgrade();
+        }
+        self.begin_stream_upgrade(request)
     }
 
     fn body_dropped(&self, request: RequestId) {
@@ -163,8 +165,8 @@ impl Connections for Engine {
             if conn.machine.continue_due() || !self.settings.half_close {
                 conn.active().exchange.dropped_body = Some(request.number);
             }
-        } else if let Some(mut stream) = self.conns.stream(request) {
-            stream.discard(0);
+        } else {
+            self.drop_stream_reader(request);
         }
     }
 

@@ -1,15 +1,17 @@
-//! Requests after which both sides speak another protocol on the connection (RFC 9110 §7.8).
+//! Requests after which both sides speak another protocol: on the connection of HTTP/1.1 (RFC 9110
+//! §7.8), or on a stream of HTTP/2 (RFC 8441).
 
 use super::Request;
 use super::incoming_body::RequestBody;
 use crate::body::{Body, BodySender};
 use crate::response::{Response, Status};
+use onrush_proto::head::Version;
 use onrush_proto::token;
 
 /// What the server sends ahead of the client: [`BodySender::send`] waits while this much is queued.
 const QUEUED_BYTES_MAX: usize = 64 * 1024;
 
-/// The right to answer a request with 101. [`Request::upgrade`] returns it.
+/// The right to answer a request with another protocol. [`Request::upgrade`] returns it.
 ///
 /// # Examples
 /// A protocol that repeats what the client sends:
@@ -58,7 +60,7 @@ pub struct Upgrade {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Upgraded {
-    /// The 101, to which fields may be added. The handler returns it.
+    /// The 101, to which fields may be added, in both versions of HTTP. The handler returns it.
     pub response: Response,
     /// What the client sends after its request. Nothing can be read before the 101 is sent. `None`
     /// when the client sends no more.
@@ -82,13 +84,23 @@ impl std::fmt::Display for NotOffered {
 impl std::error::Error for NotOffered {}
 
 impl Request {
-    /// If the client asks to continue with another protocol (`Connection: upgrade` and `Upgrade`),
-    /// the right to do so. `None` also for HTTP/1.0 and for a request with a body. A client must
-    /// not depend on it: any other response may follow, and the connection goes on with HTTP.
+    /// If the client asks to continue with another protocol, the right to do so. `None` also for
+    /// HTTP/1.0 and for a request with a body. A client must not depend on it: any other response
+    /// may follow, and the connection goes on with HTTP.
+    ///
+    /// A client of HTTP/1.1 asks by `Connection: upgrade` and `Upgrade`, with any method. One of
+    /// HTTP/2 asks by an extended CONNECT (RFC 8441), if the server permits it
+    /// ([`Server::extended_connect`](crate::Server::extended_connect)): [`Request::method`] is
+    /// `CONNECT`, and its `:protocol` is the field `upgrade`, which no client can send itself. The
+    /// other protocol is then on this stream, beside the other requests of the connection.
+    ///
+    /// A handler that knows of no upgrades must not accept one by chance: a response 2xx to an
+    /// extended CONNECT that [`Upgrade::accept`] has not made becomes 501.
     pub fn upgrade(&mut self) -> Option<Upgrade> {
         let is_asked = self.header("upgrade").is_some()
-            && (self.header_values("connection"))
-                .any(|value| token::list_contains(value, "upgrade"));
+            && (self.version() == Version::Http2
+                || (self.header_values("connection"))
+                    .any(|value| token::list_contains(value, "upgrade")));
         if !is_asked {
             return None;
         }
@@ -107,19 +119,24 @@ impl Request {
 }
 
 impl Upgrade {
-    /// The protocols that the client names in the field `Upgrade`, in its order. Those that are not
-    /// ASCII are left out.
+    /// The protocols that the client names in the field `Upgrade`, in its order, or the only one of
+    /// an extended CONNECT. Those that are not ASCII are left out.
     pub fn protocols(&self) -> impl Iterator<Item = &str> {
         self.protocols.iter().map(String::as_str)
     }
 
-    /// Makes the response 101 with `Upgrade: protocol`.
+    /// Makes the response 101 with `Upgrade: protocol`. In HTTP/2 the client gets a 200 without
+    /// this field, which means the same.
     ///
     /// The connection ends when the client has taken all that was sent before
     /// [`BodySender::finish`]; a sender that is dropped without it resets it. From the 101 on, the
     /// time limits for bodies and for the whole request do not apply;
     /// [`Limits::write_timeout`](crate::Limits) does. A server that shuts down waits for the
     /// connection until its drain timeout: [`Request::draining`] tells when to end it.
+    ///
+    /// All of this holds for a stream of HTTP/2 in place of the connection, except for one: after
+    /// [`BodySender::finish`], what the client sends can be read until it ends its side, or until
+    /// [`Upgraded::from_client`] is dropped. A reset by the client is an error of both.
     ///
     /// # Errors
     /// [`NotOffered`]: the client does not name this protocol. Upper and lower case are the same.

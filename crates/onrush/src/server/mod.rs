@@ -94,6 +94,7 @@ pub struct Server {
     proxy_protocol: bool,
     half_close: bool,
     http2: bool,
+    extended_connect: bool,
     graceful: bool,
     blocking_threads: usize,
     blocking_pool: Option<blocking::BlockingPool>,
@@ -141,6 +142,7 @@ impl Server {
             proxy_protocol: false,
             half_close: false,
             http2: true,
+            extended_connect: false,
             graceful: false,
             blocking_threads: 16,
             blocking_pool: None,
@@ -374,6 +376,29 @@ impl Server {
     /// ```
     pub fn http2(mut self, http2: bool) -> Server {
         self.http2 = http2;
+        self
+    }
+
+    /// Whether requests of HTTP/2 may ask for another protocol, such as WebSocket: extended CONNECT
+    /// (RFC 8441), which [`Request::upgrade`](crate::Request::upgrade) answers as an upgrade of
+    /// HTTP/1.1. Default: no.
+    ///
+    /// With `true`, browsers open WebSockets by CONNECT on the connection that they have, and do
+    /// not try HTTP/1.1 if that fails; otherwise by GET on connections of HTTP/1.1. So first let
+    /// the handler have both methods ([`Router::any`](crate::Router::any)) and do without the field
+    /// `Sec-WebSocket-Key`, which only HTTP/1.1 has. The server cannot know which handlers do.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn chat(_: onrush::Request) -> &'static str { "hello" }
+    /// use onrush::{Router, Server};
+    ///
+    /// let router = Router::new().any("/chat", chat);
+    /// Server::bind("0.0.0.0:443").extended_connect(true).serve(router)?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn extended_connect(mut self, extended_connect: bool) -> Server {
+        self.extended_connect = extended_connect;
         self
     }
 
@@ -628,6 +653,7 @@ impl Server {
             proxy_protocol: self.proxy_protocol,
             half_close: self.half_close,
             http2: self.http2,
+            extended_connect: self.extended_connect,
             worker_set: Arc::new(WorkerSet::new(workers, self.placement)),
             watchdog: Arc::new(Watchdog::new(workers)),
         }

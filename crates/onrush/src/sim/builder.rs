@@ -54,6 +54,7 @@ pub struct SimulationBuilder {
     proxy_protocol: bool,
     half_close: bool,
     http2: bool,
+    extended_connect: bool,
     #[cfg(feature = "tls")]
     tls: Option<TlsConfig>,
 }
@@ -74,6 +75,7 @@ impl SimulationBuilder {
             proxy_protocol: false,
             half_close: false,
             http2: true,
+            extended_connect: false,
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -155,6 +157,12 @@ impl SimulationBuilder {
         self
     }
 
+    /// See [`Server::extended_connect`](crate::Server::extended_connect).
+    pub fn extended_connect(mut self, extended_connect: bool) -> SimulationBuilder {
+        self.extended_connect = extended_connect;
+        self
+    }
+
     /// See [`Server::half_close`](crate::Server::half_close).
     pub fn half_close(mut self, half_close: bool) -> SimulationBuilder {
         self.half_close = half_close;
@@ -224,6 +232,7 @@ impl SimulationBuilder {
             proxy_protocol: self.proxy_protocol,
             half_close: self.half_close,
             http2: self.http2,
+            extended_connect: self.extended_connect,
             worker_set: Arc::new(WorkerSet::new(self.workers, Placement::Single)),
             watchdog: Arc::new(Watchdog::new(self.workers)),
         }

@@ -8,6 +8,8 @@ mod flow;
 mod responses;
 // What streams of one connection share.
 mod shared;
+// Other protocols on streams.
+mod tunnels;
 
 use crate::common::app::app;
 use crate::common::calm;

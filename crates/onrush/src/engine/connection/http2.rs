@@ -114,6 +114,10 @@ pub(in crate::engine) struct Slot {
     pub(in crate::engine) is_discarded: bool,
     /// The response is complete, and the client still sends its body.
     pub(in crate::engine) rest: Option<Rest>,
+    /// Those who read another protocol, or will do so if the response begins it.
+    pub(in crate::engine) tunnel_readers: u32,
+    /// The response has begun another protocol.
+    pub(in crate::engine) is_upgraded: bool,
     priority: Priority,
     /// If it can be used in parts.
     standing: Standing,
@@ -167,10 +171,17 @@ impl Slot {
             expects: false,
             is_discarded: false,
             rest: None,
+            tunnel_readers: 0,
+            is_upgraded: false,
             priority,
             standing: Standing::default(),
             wants_turn: false,
         }
+    }
+
+    /// Whether what the client sends is of another protocol that nobody may read yet.
+    pub(in crate::engine) fn may_upgrade(&self) -> bool {
+        self.tunnel_readers > 0 && !self.is_upgraded
     }
 
     /// Drops what was received and not read. Returns the number of bytes.

@@ -50,6 +50,9 @@ impl Engine {
         let mut http2 = Box::<Http2>::default();
         http2.input_deadline_ms = deadline_ms;
         http2.settings_deadline_ms = deadline_ms;
+        if self.settings.extended_connect {
+            http2.machine.allow_extended_connect();
+        }
         http2.machine.begin(&limits, &mut http2.out);
         conn.unlist();
         conn.state.begin_streams(id);

@@ -15,8 +15,8 @@
 //! connection does not move to another worker.
 //!
 //! Modules, lowest first: `output` (frames to the socket) · `stream` (the end of a stream) ·
-//! `sending` (content) · `respond` (responses) · `receive` (frames and requests) · `lifetime` (how
-//! a connection begins, what is due, and how it ends).
+//! `upgrade` (streams of other protocols) · `sending` (content) · `respond` (responses) · `receive`
+//! (frames and requests) · `lifetime` (how a connection begins, what is due, and how it ends).
 //!
 //! [`DueList`]: crate::engine::open::streams::DueList
 
@@ -26,3 +26,4 @@ mod receive;
 mod respond;
 mod sending;
 mod stream;
+mod upgrade;

@@ -180,7 +180,9 @@ impl Engine {
             return self.reject_stream(id, stream, reject);
         };
         count(&self.counters.requests);
-        if has_body || self.conns.io.log.is_on() {
+        // What follows an extended CONNECT is read by `Request::upgrade`.
+        let asks = self.settings.extended_connect && parts.head.method(&bytes) == "CONNECT";
+        if has_body || asks || self.conns.io.log.is_on() {
             self.add_slot(request, &parts.head, &bytes);
         }
         (self.conns.io.measurements).begin(&parts.head, &bytes, is_tls);
@@ -239,7 +241,7 @@ impl Engine {
         let Some(http2) = conn.http2() else { return };
         let has_body = head.framing() != Framing::None;
         let mut slot = Slot::new(request.number, http2.machine.priority(request.number));
-        slot.has_ended = !has_body;
+        slot.has_ended = !has_body && http2.machine.client_has_ended(request.number);
         slot.remaining = head.content_length();
         slot.allowed = self.limits().body_bytes_max;
         slot.expects = has_body && head.expects_continue();
@@ -321,8 +323,9 @@ impl Engine {
         let exchange = &mut stream.slot().exchange;
         self.conns.io.measurements.suspend(exchange);
         exchange.task = Some(task_slot.start(self.guard_task(request.connection, work)));
-        if total_ms > 0 {
-            exchange.total_deadline_ms = Some(deadline_ms);
+        let is_limited = total_ms > 0 && !stream.slot().is_upgraded;
+        if is_limited {
+            stream.slot().exchange.total_deadline_ms = Some(deadline_ms);
             stream.conn.note_deadline(deadline_ms);
         }
     }

@@ -8,9 +8,13 @@ use crate::engine::lifecycle::Engine;
 use crate::response::Response;
 use onrush_proto::connection::SendAs;
 use onrush_proto::http2::sending::ResponseHead;
+use onrush_proto::http2::tunnel::Tunnel;
 use onrush_proto::reject::Reject;
 use onrush_proto::response::ContentLength;
 use std::rc::Rc;
+
+/// The response to an extended CONNECT whose handler knows of no upgrades.
+const NOT_SPOKEN: Reject = Reject::new(501, "the protocol is not spoken here");
 
 /// What is left to do for a response.
 pub(super) enum Responded {
@@ -39,23 +43,44 @@ pub(super) fn is_in_memory(content: &Content) -> bool {
 }
 
 impl Engine {
+    /// Replaces a response that must not be sent to this request. Returns whether it begins another
+    /// protocol.
+    fn replace_response(&self, request: RequestId, response: &mut Response) -> bool {
+        let (reject, tunnel) = match self.conns.stream(request) {
+            Some(mut stream) => {
+                let tunnel = stream.http2().machine.tunnel(request.number);
+                (stream.slot().exchange.reject.take(), tunnel)
+            }
+            None => (None, Tunnel::No),
+        };
+        match (reject, response.status.0, tunnel) {
+            (None, 101, Tunnel::Permitted) => true,
+            // The body broke a rule after the handler had started.
+            (Some(reject), ..400, _) => {
+                *response = rejection(reject);
+                false
+            }
+            // There is no other protocol to switch to.
+            (_, 101, _) => {
+                *response = Response::internal_error();
+                false
+            }
+            // The client would take it for the begin of its protocol, and the content for that.
+            (_, 200..300, Tunnel::Asked | Tunnel::Permitted) => {
+                *response = rejection(NOT_SPOKEN);
+                false
+            }
+            _ => false,
+        }
+    }
+
     /// Adds a response to the frames of its connection.
     pub(super) fn respond(
         self: &Rc<Self>,
         request: RequestId,
         response: &mut Response,
     ) -> Responded {
-        let reject = {
-            let stream = self.conns.stream(request);
-            stream.and_then(|mut stream| stream.slot().exchange.reject.take())
-        };
-        match reject {
-            // The body broke a rule after the handler had started.
-            Some(reject) if response.status.0 < 400 => *response = rejection(reject),
-            // There is no other protocol to switch to.
-            _ if response.status.0 == 101 => *response = Response::internal_error(),
-            _ => {}
-        }
+        let begins = self.replace_response(request, response);
         let date = self.conns.rendering.date();
         let number = request.number;
         let Some(mut conn) = self.conns.open(request.connection) else {
@@ -78,9 +103,10 @@ impl Engine {
             (http2.machine).send_interim(number, 100, b"", &mut http2.out);
         }
         let length = response.body.length();
-        let status = response.status.0;
+        // The client gets the status that means the same in HTTP/2.
+        let status = if begins { 200 } else { response.status.0 };
         let head = ResponseHead {
-            status,
+            status: response.status.0,
             content_type: response.content_type,
             fields: response.fields.as_bytes(),
             length: length.map_or(ContentLength::Unknown, ContentLength::Known),
@@ -128,6 +154,10 @@ impl Engine {
             exchange.log_entries.accept(small.map_or(0, <[u8]>::len));
         }
         conn.note_due();
+        drop(conn);
+        if begins {
+            self.begin_tunnel(request);
+        }
         match small {
             Some(_) => Responded::Whole,
             None => Responded::Content(std::mem::take(&mut response.body.0), send_as),

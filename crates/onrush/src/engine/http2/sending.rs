@@ -45,6 +45,8 @@ impl Engine {
         panic_guard::log(|| tracing::debug!(%error, "a response was not sent completely"));
         let (code, reason) = match error.kind() {
             io::ErrorKind::TimedOut => (ErrorCode::CANCEL, CloseReason::TimedOut),
+            // RFC 8441 §5: as a reset of the connection.
+            _ if self.is_upgraded(request) => (ErrorCode::CANCEL, CloseReason::Cut),
             _ => (ErrorCode::INTERNAL_ERROR, CloseReason::Cut),
         };
         self.detach_task(request);

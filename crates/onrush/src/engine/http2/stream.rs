@@ -3,6 +3,7 @@
 use crate::connections::{ConnId, RequestId};
 use crate::engine::connection::http2::{Rest, Slot};
 use crate::engine::lifecycle::Engine;
+use crate::engine::open::streams::OpenStream;
 use crate::metrics::CloseReason;
 use onrush_proto::http2::frame::ErrorCode;
 use onrush_rt::user;
@@ -32,25 +33,18 @@ impl Engine {
                 exchange.log_entries.complete_last();
                 self.conns.io.log.end_accepted(&mut exchange.log_entries);
             }
-            let (task, reader) = (exchange.task.take(), exchange.reader.take());
+            let task = exchange.task.take();
             (exchange.total_deadline_ms, exchange.body_deadline_ms) = (None, None);
             stream.conn.response_count = stream.conn.response_count.wrapping_add(1);
-            let is_open = stream.http2().machine.is_half_closed(request.number);
-            let slot = if is_open {
-                stream.discard(0);
-                let deadline_ms =
-                    self.context.now_ms() + u64::from(self.limits().linger_timeout_ms);
-                stream.slot().rest = Some(Rest {
-                    deadline_ms,
-                    bytes: REST_BYTES_MAX,
-                });
-                stream.conn.note_deadline(deadline_ms);
-                None
-            } else {
-                stream.conn.take_slot(request.number)
-            };
             stream.conn.note_due();
-            (slot, task, reader)
+            // Of another protocol, this side alone has ended: the other one may still be read.
+            match stream.slot().is_upgraded && stream.slot().tunnel_readers > 0 {
+                true => (None, task, None),
+                false => {
+                    let reader = stream.slot().exchange.reader.take();
+                    (self.end_or_discard(&mut stream), task, reader)
+                }
+            }
         };
         if let Some(task) = task {
             task.detach(); // This is the present task; it ends by itself.
@@ -59,6 +53,24 @@ impl Engine {
         if let Some(reader) = reader {
             user::wake(reader); // Another task: its read fails, because the request is over.
         }
+    }
+
+    /// Ends a stream whose response is complete and whose body nobody reads any more: returns its
+    /// slot, which is dropped outside of the borrow, or begins to discard what its client still
+    /// sends.
+    pub(super) fn end_or_discard(&self, stream: &mut OpenStream<'_>) -> Option<Slot> {
+        let number = stream.number();
+        if !stream.http2().machine.is_half_closed(number) {
+            return stream.conn.take_slot(number);
+        }
+        stream.discard(0);
+        let deadline_ms = self.context.now_ms() + u64::from(self.limits().linger_timeout_ms);
+        stream.slot().rest = Some(Rest {
+            deadline_ms,
+            bytes: REST_BYTES_MAX,
+        });
+        stream.conn.note_deadline(deadline_ms);
+        None
     }
 
     /// Resets a stream whose response cannot become complete, and cancels its task.

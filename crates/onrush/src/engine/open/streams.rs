@@ -99,13 +99,16 @@ impl OpenConns {
                 .exchange
                 .fail_body(io::ErrorKind::UnexpectedEof, reject));
         }
-        let is_slow = slot.exchange.body_deadline_ms.is_none()
+        // Another protocol has time limits of its own.
+        let is_limited = slot.tunnel_readers == 0;
+        let is_slow = is_limited
+            && slot.exchange.body_deadline_ms.is_none()
             && !slot.exchange.body_rate.start_wait(0, now_ms, &limits);
         if is_slow || std::mem::take(&mut slot.exchange.final_poll) {
             return Err(stream.body_timeout_error());
         }
         _replaced = slot.exchange.reader.replace(waker);
-        if limits.body_timeout_ms > 0 {
+        if is_limited && limits.body_timeout_ms > 0 {
             let deadline_ms = now_ms + u64::from(limits.body_timeout_ms);
             let deadline_ms = *slot.exchange.body_deadline_ms.get_or_insert(deadline_ms);
             stream.conn.note_deadline(deadline_ms);
@@ -299,6 +302,11 @@ impl OpenConn<'_> {
 }
 
 impl OpenStream<'_> {
+    /// The number of the stream.
+    pub(in crate::engine) fn number(&self) -> u32 {
+        self.stream
+    }
+
     pub(in crate::engine) fn http2(&mut self) -> &mut Http2 {
         self.conn.http2().expect("a stream has it")
     }
@@ -313,6 +321,12 @@ impl OpenStream<'_> {
         let slot = self.slot();
         if let Some(error) = slot.exchange.body_error() {
             return NextPiece::Failed(error);
+        }
+        if slot.rest.is_some() {
+            return NextPiece::Failed(request_gone()); // The response is complete.
+        }
+        if slot.may_upgrade() {
+            return NextPiece::Empty;
         }
         let Some(mut data) = slot.input.pop_front() else {
             return match slot.has_ended {
