@@ -29,7 +29,8 @@
 //! - **417**: an expectation other than `100-continue` (ignored in HTTP/1.0).
 //! - **431**: a head beyond `head_bytes_max`, too many fields, trailers beyond
 //!   `trailer_bytes_max`.
-//! - **501**: a transfer coding other than `chunked`; CONNECT; a method of 33 to 64 bytes.
+//! - **501**: a transfer coding other than `chunked`; CONNECT (in HTTP/2 only one without
+//!   `:protocol`); a method of 33 to 64 bytes.
 //! - **505**: any well-formed version except HTTP/1.0 and HTTP/1.1.
 //!
 //! The parser accepts the following and leaves the decision to the application:

@@ -56,7 +56,9 @@
 //! - Handlers are no tasks of tokio: they have no task id, tokio's budget does not make a future
 //!   yield that is always ready, and work is not stolen by another thread. Long computations belong
 //!   into `tokio::spawn`, `spawn_blocking` or [`onrush::offload()`].
-//! - Upgrades, and so WebSockets, need HTTP/1.1.
+//! - WebSockets over HTTP/2 need [`onrush::Server::extended_connect`], which `axum::serve` has on
+//!   always. Set it when all routes of WebSockets are ones of `any`, or of `get` and `connect`:
+//!   browsers try nothing else then. Without it, they open WebSockets over HTTP/1.1.
 //!
 //! Layers inside this crate, lowest first: `body` · `request` · `response` · `upgrade` ·
 //! `application` · `listen` · `serve`.

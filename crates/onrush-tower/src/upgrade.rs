@@ -5,12 +5,17 @@
 //! application has responded with 101, the connection in memory does so, too; from then on it
 //! carries the bytes between the client and the application. The head that the client gets is that
 //! of the application.
+//!
+//! An extended CONNECT of HTTP/2 is such a request as well. As with hyper, its `:protocol` is the
+//! extension [`Protocol`], and a 2xx accepts it: one without content, because content would be
+//! taken for bytes of the protocol.
 
 use crate::response::{Wishes, convert, internal_error};
 use bytes::Bytes;
 use http::header::UPGRADE;
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode, Version};
+use hyper::ext::Protocol;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
@@ -43,6 +48,8 @@ const HEAD_END: &[u8] = b"\r\n\r\n";
 /// An upgrade that the client asks for and the service may accept.
 pub(crate) struct Offer {
     upgrade: Upgrade,
+    /// The only protocol of an extended CONNECT.
+    connect: Option<String>,
     /// Tells the service of the connection in memory to respond.
     accept: oneshot::Sender<()>,
     connection: Pin<Box<dyn Future<Output = Result<(), hyper::Error>>>>,
@@ -95,6 +102,13 @@ impl AsyncWrite for ServerEnd {
 /// If the client asks for an upgrade, adds the extension that accepts it.
 pub(crate) fn offer(mut request: Request, mut parts: Parts) -> (Request, Parts, Option<Offer>) {
     let is_asked = parts.headers.contains_key(UPGRADE);
+    // The engine writes the field itself for `:protocol`.
+    if parts.version == Version::HTTP_2
+        && let Some(protocol) = parts.headers.remove(UPGRADE)
+        && let Ok(protocol) = protocol.to_str()
+    {
+        parts.extensions.insert(Protocol::from(protocol));
+    }
     let upgrade = is_asked.then(|| request.upgrade()).flatten();
     // Clients of HTTP/2 offer it with each request, and no application has it as an upgrade.
     let is_h2c = |protocol: &str| protocol.eq_ignore_ascii_case("h2c");
@@ -145,8 +159,10 @@ fn begin(upgrade: Upgrade, parts: &mut Parts) -> Option<Offer> {
     let _ = connection.as_mut().poll(&mut cx);
     let on_upgrade = offered.take()?;
     parts.extensions.insert(on_upgrade);
+    let connect = parts.extensions.get::<Protocol>();
     Some(Offer {
         upgrade,
+        connect: connect.map(|protocol| protocol.as_str().to_owned()),
         accept,
         connection,
         client,
@@ -155,7 +171,7 @@ fn begin(upgrade: Upgrade, parts: &mut Parts) -> Option<Offer> {
 }
 
 impl Offer {
-    /// Converts the response of the service, and begins the other protocol if it is 101.
+    /// Converts the response of the service, and begins the other protocol if it accepts that.
     pub(crate) async fn finish<B>(
         self,
         response: http::Response<B>,
@@ -165,7 +181,11 @@ impl Offer {
     where
         B: http_body::Body<Error: Into<Box<dyn Error + Send + Sync>>> + 'static,
     {
-        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let accepts = match self.connect {
+            Some(_) => response.status().is_success() && response.body().is_end_stream(),
+            None => response.status() == StatusCode::SWITCHING_PROTOCOLS,
+        };
+        if !accepts {
             return convert(response, wishes).await;
         }
         match self.accept(&response, worker).await {
@@ -182,13 +202,16 @@ impl Offer {
         made: &http::Response<B>,
         worker: &WorkerHandle,
     ) -> Result<Response, Box<dyn Error + Send + Sync>> {
-        let protocol = made.headers().get(UPGRADE).ok_or("it names no protocol")?;
+        let protocol = match &self.connect {
+            Some(protocol) => protocol,
+            None => (made.headers().get(UPGRADE).ok_or("it names no protocol")?).to_str()?,
+        };
         let Upgraded {
             mut response,
             from_client: reader,
             to_client: sender,
             ..
-        } = self.upgrade.accept(protocol.to_str()?)?;
+        } = self.upgrade.accept(protocol)?;
         for (name, value) in made.headers().iter().filter(|(name, _)| *name != UPGRADE) {
             append(&mut response, name, value).map_err(|error| format!("{name}: {error:?}"))?;
         }

@@ -13,6 +13,8 @@ mod bodies;
 mod secure;
 // WebSocket and other protocols.
 mod upgrades;
+// WebSocket over HTTP/2.
+mod websocket_http2;
 // What the cases of Autobahn say about WebSocket.
 mod autobahn;
 // Tables of a database, and the description of an API.

@@ -1,10 +1,10 @@
 //! A page in Chromium: a chat over WebSocket, what was said as events of the server, and requests.
 //! The same page works on both servers.
 
-use crate::same::serve;
+use crate::same::{drivers, serve};
 use axum::extract::State;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, Method, Version};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{any, get, post};
@@ -13,7 +13,7 @@ use futures_util::stream::{self, Stream};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::convert::Infallible;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,8 +21,11 @@ use testing::programs::{is_installed, output_within, tool};
 use tokio::sync::broadcast;
 
 /// What was said, and those who listen.
+#[derive(Debug)]
 struct Room {
     said: Mutex<Vec<String>>,
+    /// The methods and versions of the requests that have joined.
+    joined: Mutex<Vec<(Method, Version)>>,
     live: broadcast::Sender<String>,
 }
 
@@ -70,7 +73,15 @@ async fn events(
     Sse::new(events).keep_alive(KeepAlive::default())
 }
 
-async fn join(State(room): State<Arc<Room>>, upgrade: WebSocketUpgrade) -> Response {
+async fn join(
+    State(room): State<Arc<Room>>,
+    method: Method,
+    version: Version,
+    upgrade: WebSocketUpgrade,
+) -> Response {
+    let mut joined = room.joined.lock().unwrap_or_else(PoisonError::into_inner);
+    joined.push((method, version));
+    drop(joined);
     let upgrade = upgrade.protocols(["chat"]);
     upgrade.on_upgrade(|socket| talk(socket, room))
 }
@@ -110,11 +121,17 @@ async fn say(State(room): State<Arc<Room>>, Json(said): Json<Said>) -> Json<Valu
     Json(json!({ "number": room.say(&said.text) }))
 }
 
-fn chat() -> Router {
-    let room = Room {
-        said: Mutex::default(),
-        live: broadcast::channel(1000).0,
-    };
+impl Default for Room {
+    fn default() -> Room {
+        Room {
+            said: Mutex::default(),
+            joined: Mutex::default(),
+            live: broadcast::channel(1000).0,
+        }
+    }
+}
+
+fn chat(room: Arc<Room>) -> Router {
     Router::new()
         .route(
             "/",
@@ -123,30 +140,72 @@ fn chat() -> Router {
         .route("/events", get(events))
         .route("/socket", any(join))
         .route("/say", post(say))
-        .with_state(Arc::new(room))
+        .with_state(room)
+}
+
+/// What runs the script of the page in a browser, if both are there.
+fn browser() -> Option<PathBuf> {
+    let python = tool("python/browser/bin/python", "cargo xtask setup");
+    python.filter(|_| is_installed("chromium"))
+}
+
+/// Uses the page at `url`.
+fn uses_the_page(python: &Path, server: &str, url: &str) {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(python);
+    command.arg(own.join("tests/page.py")).arg(url);
+    // It starts the browser as the scripts of the page of folders do.
+    command.env("PYTHONPATH", own.join("../onrush-server/tests/browser"));
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    let output = output_within(&mut command, Duration::from_secs(200));
+    let (out, err) = (&output.stdout, &output.stderr);
+    let said = String::from_utf8_lossy(&[out.as_slice(), err].concat()).into_owned();
+    let is_done = output.status.success() && out.trim_ascii().ends_with(b"done");
+    assert!(is_done, "{server}: {said}");
 }
 
 #[test]
 fn a_page_with_events_and_a_chat_works_in_chromium() {
     let _dog = testing::watchdog("a_page_with_events_and_a_chat_works_in_chromium");
-    let python = tool("python/browser/bin/python", "cargo xtask setup");
-    let Some(python) = python.filter(|_| is_installed("chromium")) else {
-        return;
-    };
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let both = serve(chat);
+    let Some(python) = browser() else { return };
+    let both = serve(|| chat(Arc::default()));
     let others = both.onrush.iter().map(|(driver, at)| (&**driver, *at));
     for (server, address) in [("axum", both.axum)].into_iter().chain(others) {
-        let mut command = Command::new(&python);
-        command.arg(own.join("tests/page.py"));
-        command.arg(format!("http://{address}/"));
-        // It starts the browser as the scripts of the page of folders do.
-        command.env("PYTHONPATH", own.join("../onrush-server/tests/browser"));
-        command.env("PYTHONDONTWRITEBYTECODE", "1");
-        let output = output_within(&mut command, Duration::from_secs(200));
-        let (out, err) = (&output.stdout, &output.stderr);
-        let said = String::from_utf8_lossy(&[out.as_slice(), err].concat()).into_owned();
-        let is_done = output.status.success() && out.trim_ascii().ends_with(b"done");
-        assert!(is_done, "{server}: {said}");
+        uses_the_page(&python, server, &format!("http://{address}/"));
+    }
+}
+
+/// The browser has a connection of HTTP/2 when it opens the socket. Only the setting of the server
+/// decides whether it opens it there.
+#[test]
+fn chromium_opens_its_websockets_over_http_2_where_that_is_offered() {
+    let _dog = testing::watchdog("chromium_opens_its_websockets_over_http_2_where_that_is_offered");
+    let Some(python) = browser() else { return };
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+    let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let _context = runtime.enter();
+    for driver in drivers() {
+        for offers in [true, false] {
+            let tls = onrush::TlsConfig::from_pem(&certificate, &key).expect("valid");
+            let server = onrush::Server::bind("127.0.0.1:0")
+                .workers(2)
+                .driver(driver)
+                .tls(tls)
+                .extended_connect(offers);
+            let room = Arc::<Room>::default();
+            let running = onrush_tower::serve(server, chat(room.clone()));
+            let running = running.start().expect("started");
+            let what = format!("{driver:?}, offered: {offers}");
+            uses_the_page(&python, &what, &format!("https://{}/", running.address()));
+            let joined = room.joined.lock().unwrap_or_else(PoisonError::into_inner);
+            let expected = match offers {
+                true => (Method::CONNECT, Version::HTTP_2),
+                false => (Method::GET, Version::HTTP_11),
+            };
+            assert_eq!(*joined, vec![expected; 3], "{what}");
+            running.handle().shutdown_now();
+            running.wait().expect("no worker failed");
+        }
     }
 }
