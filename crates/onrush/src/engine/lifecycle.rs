@@ -4,11 +4,9 @@ use crate::connections::ConnId;
 use crate::engine::connection::Conn;
 use crate::engine::connection::http2::Http2;
 use crate::engine::connection::state::Target;
-use crate::engine::open::deadlines::DRAIN_FIRST_MS;
 use crate::engine::open::{OpenConn, OpenConns};
 use crate::engine::shared::checks::{RebalanceState, StallReports};
 use crate::engine::shared::crowding::Crowd;
-use crate::engine::shared::exchange_log::ExchangeLog;
 use crate::engine::shared::handshakes::{TlsSettings, WorkerTls};
 use crate::engine::shared::idle_order::IdleOrder;
 use crate::engine::shared::listeners::{Incoming, Listeners};
@@ -16,7 +14,7 @@ use crate::engine::shared::outbox::Outbox;
 use crate::engine::shared::peers::Peers;
 use crate::engine::shared::transfer::Transfer;
 use crate::handler::Service;
-use crate::log::{AccessLog, EntryWindow};
+use crate::log::EntryWindow;
 use crate::metrics::{CloseReason, Counter, Counters, Kind as _, Metrics};
 use crate::panic_guard;
 use crate::params;
@@ -171,7 +169,7 @@ impl Engine {
             tls: WorkerTls::new(),
         });
         let weak = Rc::downgrade(&engine);
-        engine.set_logging(engine.settings.running.access_log);
+        engine.conns.set_logging(engine.settings.running.access_log);
         context.check_before_user_code(move || {
             (weak.upgrade()).is_none_or(|engine| engine.conns.is_free())
         });
@@ -211,7 +209,7 @@ impl Engine {
     /// Replaces the settings that can change. Waits that have begun keep their deadline.
     pub(crate) fn set_settings(&self, settings: RunningSettings) {
         self.conns.limits.set(settings.limits);
-        self.set_logging(settings.access_log);
+        self.conns.set_logging(settings.access_log);
         drop(self.running.replace(settings));
     }
 
@@ -226,14 +224,6 @@ impl Engine {
         self.listeners.close();
     }
 
-    pub(super) fn set_logging(&self, access_log: AccessLog) {
-        if self.conns.io.log.set(access_log) {
-            for (_, conn) in self.conns.all().all() {
-                ExchangeLog::forget(conn);
-            }
-        }
-    }
-
     /// Finishes the requests in progress and those pipelined behind them. The last response of a
     /// connection says `Connection: close` (RFC 9112, section 9.6). Closes each connection when it
     /// becomes idle, or passes it on through `outbox`. Does not close listeners;
@@ -245,31 +235,8 @@ impl Engine {
         let ids = self.conns.ids();
         for id in ids {
             if !self.pass_on(id) {
-                self.drain_connection(id);
+                self.conns.drain(id);
             }
-        }
-    }
-
-    /// Ends a connection after the requests that have arrived. One that looks idle stays open a
-    /// little longer, because a request may be on its way.
-    pub(super) fn drain_connection(&self, id: ConnId) {
-        let Some(mut conn) = self.conns.open(id) else {
-            return;
-        };
-        if conn.state.has_streams() {
-            return conn.begin_drain(self.context.now_ms());
-        }
-        let queued = conn.unprocessed_bytes();
-        let arrived = queued as u64 + self.context.driver().unread_bytes(conn.stream);
-        self.conns.shutdown.limit_requests(id, arrived);
-        if arrived == 0 && conn.state.phase().has_request() {
-            conn.machine.close_after_next(); // Its response may have started.
-        }
-        let is_between = conn.state.is_ready() && !conn.state.is_handshaking();
-        if (is_between || conn.state.is_in_proxy_header()) && queued == 0 {
-            let deadline_ms = conn.drain_deadline_ms(conn.deadline_ms);
-            conn.state.restart_head(); // A new head gets the full time limit.
-            conn.set_deadline(deadline_ms);
         }
     }
 
@@ -321,15 +288,7 @@ impl Engine {
             true => conn.state.expect_request(),
             false => conn.state.expect_head(),
         }
-        conn.set_timeout(self.first_timeout_ms(conn));
-    }
-
-    /// The time limit for what a connection begins with.
-    pub(super) fn first_timeout_ms(&self, conn: &Conn) -> u32 {
-        match self.conns.shutdown.ends(conn) {
-            true => DRAIN_FIRST_MS,
-            false => self.limits().head_timeout_ms,
-        }
+        conn.set_first_timeout();
     }
 
     /// Creates the entry of a connection. The caller starts receiving. On failure, releases the

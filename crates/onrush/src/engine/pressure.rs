@@ -91,7 +91,7 @@ impl Engine {
         }
         if conn.state.is_busy() {
             conn.transport.drop_received();
-            return self.fail_evicted_body(id, conn);
+            return self.fail_evicted_body(conn);
         }
         conn.drop_input();
         drop(conn);
@@ -103,8 +103,8 @@ impl Engine {
 
     /// Fails the body of a request whose last record was incomplete and has been evicted. The
     /// response is the last one of the connection.
-    fn fail_evicted_body(&self, id: ConnId, mut conn: OpenConn<'_>) {
-        diagnose!(DEBUG, connection = id.token();
+    fn fail_evicted_body(&self, mut conn: OpenConn<'_>) {
+        diagnose!(DEBUG, connection = conn.id().token();
             "receive memory is short, a part of a record is evicted");
         conn.machine.close_after_next();
         if !conn.machine.body_ended() {

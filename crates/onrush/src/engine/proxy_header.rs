@@ -25,12 +25,6 @@ enum Next {
 }
 
 impl Engine {
-    /// The peer of the socket of a connection.
-    pub(super) fn socket_peer_of(&self, id: ConnId) -> Peer {
-        let peer = |conn: OpenConn<'_>| self.conns.peers.of_socket(&conn);
-        self.conns.open(id).map_or(Peer::Gone, peer)
-    }
-
     /// Counts a new connection of a peer that is not trusted. The caller closes it.
     #[cold]
     pub(super) fn refuse_untrusted(&self, peer: Peer) {
@@ -48,7 +42,7 @@ impl Engine {
             conn.start_tls();
         }
         conn.expect_proxy_header();
-        conn.set_timeout(self.first_timeout_ms(conn));
+        conn.set_first_timeout();
     }
 
     /// Handles `data` of a connection whose header is not complete.
@@ -123,7 +117,7 @@ impl Engine {
 
     #[cold]
     fn refuse_proxy_header(&self, id: ConnId, why: ProxyRefusal, reason: &'static str) {
-        self.report_refusal(self.socket_peer_of(id), why, reason);
+        self.report_refusal(self.conns.socket_peer(id), why, reason);
         self.abort(id, CloseReason::NotProxied);
     }
 

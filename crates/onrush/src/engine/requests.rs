@@ -31,7 +31,7 @@ impl Connections for Engine {
     }
 
     fn socket_peer(&self, connection: ConnId) -> Peer {
-        self.socket_peer_of(connection)
+        self.conns.socket_peer(connection)
     }
 
     fn local_address(&self, connection: ConnId) -> Option<Address> {

@@ -87,11 +87,11 @@ impl Engine {
 
     /// The socket has become writable.
     pub(in crate::engine) fn on_writable(self: &Rc<Self>, id: ConnId) {
-        let sent = self.conns.send_queued(id);
         let (writer, then) = {
             let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
+            let sent = conn.send_queued();
             let then = match conn.state.phase() {
                 Phase::Flushing(then) => Some(then),
                 _ => None,
@@ -132,33 +132,29 @@ impl Engine {
     /// event. Returns `false` if queued bytes were tried and none was accepted. Without queued
     /// bytes, wakes the task that sends, which decides (`last_try`), and returns `true`.
     pub(in crate::engine) fn retry_send(self: &Rc<Self>, id: ConnId) -> bool {
-        let unsent = || {
-            let conn = self.conns.open(id)?;
-            Some(conn.active.as_ref()?.wire.unsent().len())
+        let Some(mut conn) = self.conns.open(id) else {
+            return true;
         };
-        let before = unsent().unwrap_or(0);
+        let unsent = |conn: &Conn| conn.active.as_ref().map_or(0, |it| it.wire.unsent().len());
+        let before = unsent(&conn);
         if before > 0 {
-            match self.conns.send_queued(id) {
-                Ok(Sent::All) => {
-                    self.on_writable(id);
-                    return true;
-                }
+            let sent = conn.send_queued();
+            let left = unsent(&conn);
+            drop(conn);
+            match sent {
+                Ok(Sent::All) => self.on_writable(id),
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     self.abort(id, CloseReason::TimedOut); // Counted already.
-                    return true;
                 }
-                _ => return unsent().is_some_and(|left| left < before),
+                _ => return left < before,
             }
+            return true;
         }
-        let writer = {
-            let Some(mut conn) = self.conns.open(id) else {
-                return true;
-            };
-            conn.set_wait_timeout(Wait::Write, 0);
-            let active = conn.active();
-            active.exchange.last_try = active.exchange.writer.is_some();
-            active.exchange.writer.take()
-        };
+        conn.set_wait_timeout(Wait::Write, 0);
+        let active = conn.active();
+        active.exchange.last_try = active.exchange.writer.is_some();
+        let writer = active.exchange.writer.take();
+        drop(conn);
         if let Some(writer) = writer {
             user::wake(writer);
         }

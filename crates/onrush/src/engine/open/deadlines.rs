@@ -13,7 +13,7 @@ pub(in crate::engine) const DRAIN_IDLE_MS: u32 = 200;
 
 /// How long a new connection may take to send its first request while the server drains, in ms. Its
 /// client has nothing else to do. A first packet that is lost is sent again after a second.
-pub(in crate::engine) const DRAIN_FIRST_MS: u32 = 1_500;
+const DRAIN_FIRST_MS: u32 = 1_500;
 
 /// What a task waits for the client to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +97,14 @@ impl OpenConn<'_> {
     #[inline]
     pub(in crate::engine) fn set_deadline(&mut self, deadline_ms: u64) {
         (self.all).set_deadline(self.id, &mut self.conn, deadline_ms);
+    }
+
+    /// Sets the time limit for what a connection begins with.
+    pub(in crate::engine) fn set_first_timeout(&mut self) {
+        self.set_timeout(match self.all.shutdown.ends(self) {
+            true => DRAIN_FIRST_MS,
+            false => self.all.limits.get().head_timeout_ms,
+        });
     }
 
     /// Whether the deadline of a connection has passed, whose timer has fired. Otherwise starts the

@@ -38,9 +38,10 @@ use crate::engine::shared::receive_memory::ReceiveMemory;
 use crate::engine::shared::rendering::Rendering;
 use crate::engine::shared::shutdown::Shutdown;
 use crate::engine::shared::socket_io::SocketIo;
-use crate::metrics::Counters;
-use crate::metrics::Recorder;
+use crate::log::AccessLog;
+use crate::metrics::{Counters, Recorder};
 use onrush_proto::limits::Limits;
+use onrush_rt::net::Peer;
 use onrush_rt::worker::WorkerContext;
 use std::cell::{Cell, RefCell, RefMut};
 use std::ops::{Deref, DerefMut};
@@ -121,6 +122,44 @@ impl OpenConns {
         self.table.is_free()
     }
 
+    /// The peer of the socket of a connection.
+    pub(in crate::engine) fn socket_peer(&self, id: ConnId) -> Peer {
+        let peer = |conn: OpenConn<'_>| self.peers.of_socket(&conn);
+        self.open(id).map_or(Peer::Gone, peer)
+    }
+
+    /// Switches the access log on or off.
+    pub(in crate::engine) fn set_logging(&self, access_log: AccessLog) {
+        if self.io.log.set(access_log) {
+            for (_, conn) in self.all().all() {
+                ExchangeLog::forget(conn);
+            }
+        }
+    }
+
+    /// Ends a connection after the requests that have arrived. One that looks idle stays open a
+    /// little longer, because a request may be on its way.
+    pub(in crate::engine) fn drain(&self, id: ConnId) {
+        let Some(mut conn) = self.open(id) else {
+            return;
+        };
+        if conn.state.has_streams() {
+            return conn.begin_drain(self.context.now_ms());
+        }
+        let queued = conn.unprocessed_bytes();
+        let arrived = queued as u64 + self.context.driver().unread_bytes(conn.stream);
+        self.shutdown.limit_requests(id, arrived);
+        if arrived == 0 && conn.state.phase().has_request() {
+            conn.machine.close_after_next(); // Its response may have started.
+        }
+        let is_between = conn.state.is_ready() && !conn.state.is_handshaking();
+        if (is_between || conn.state.is_in_proxy_header()) && queued == 0 {
+            let deadline_ms = conn.drain_deadline_ms(conn.deadline_ms);
+            conn.state.restart_head(); // A new head gets the full time limit.
+            conn.set_deadline(deadline_ms);
+        }
+    }
+
     /// Whether a connection is in its TLS handshake.
     pub(in crate::engine) fn is_handshaking(&self, id: ConnId) -> bool {
         let conn = self.open(id);
@@ -185,6 +224,10 @@ impl DerefMut for OpenConn<'_> {
 }
 
 impl OpenConn<'_> {
+    pub(in crate::engine) fn id(&self) -> ConnId {
+        self.id
+    }
+
     /// Lists the connection as one with a partial head, which may be evicted.
     pub(in crate::engine) fn list_head(&mut self) {
         let mut evictable = self.all.table.evictable.borrow_mut();

@@ -29,11 +29,6 @@ impl OpenConns {
         self.io.send_last_or_queue(&mut conn, out)
     }
 
-    /// Sends the queued bytes. Fails with `TimedOut` if the client reads too slowly.
-    pub(in crate::engine) fn send_queued(&self, id: ConnId) -> io::Result<Sent> {
-        self.open(id).ok_or_else(connection_gone)?.send_queued()
-    }
-
     /// Counts a client that reads a response too slowly, and returns the error for it.
     pub(in crate::engine) fn record_slow_client(&self) -> io::Error {
         self.counters.timed_out.count(TimeLimit::Write);
@@ -55,7 +50,7 @@ impl OpenConn<'_> {
     }
 
     /// Sends the queued bytes. Fails with `TimedOut` if the client reads too slowly.
-    pub(super) fn send_queued(&mut self) -> io::Result<Sent> {
+    pub(in crate::engine) fn send_queued(&mut self) -> io::Result<Sent> {
         let (all, stream) = (self.all, self.stream);
         let Some(active) = self.active.as_mut() else {
             return Ok(Sent::All);

@@ -102,7 +102,7 @@ impl Engine {
                 is_planned
             };
             if is_planned {
-                self.drain_connection(id);
+                self.conns.drain(id);
             }
         }
     }
