@@ -44,7 +44,7 @@ pub async fn compress(request: Request, next: Next) -> Response {
         // The fields are those that a 200 would have (RFC 9110 §15.4.5), and whether that would be
         // compressed is not known any more: the client's tag says which one it has.
         304 => {
-            if is_unchanged_by_rule(&response) {
+            if !permits_coding(response.headers()) {
                 return response;
             }
             add_vary(&mut response);
@@ -77,10 +77,10 @@ pub async fn compress(request: Request, next: Next) -> Response {
     response
 }
 
-/// Whether the content must be sent as it is: it has a coding, is a part, has a digest, or
-/// `no-transform` says so (RFC 9111 §5.2.2.6).
-fn is_unchanged_by_rule(response: &Response) -> bool {
-    let fields = [
+/// Whether content with these fields may be sent in a coding. It must be sent as it is if it has a
+/// coding, is a part, has a digest, or if `no-transform` says so (RFC 9111 §5.2.2.6).
+pub fn permits_coding<'f>(mut fields: impl Iterator<Item = (&'f str, &'f [u8])>) -> bool {
+    const OF_CONTENT: [&str; 6] = [
         "Content-Encoding",
         "Content-Range",
         "Content-Digest",
@@ -88,10 +88,13 @@ fn is_unchanged_by_rule(response: &Response) -> bool {
         "Digest",
         "Content-MD5",
     ];
-    fields.iter().any(|name| response.header(name).is_some())
-        || response
-            .header_values("Cache-Control")
-            .any(|value| token::list_contains(value, "no-transform"))
+    fields.all(|(name, value)| {
+        let is = |known: &str| name.eq_ignore_ascii_case(known);
+        match is("Cache-Control") {
+            true => !token::list_contains(value, "no-transform"),
+            false => !OF_CONTENT.into_iter().any(is),
+        }
+    })
 }
 
 /// Whether the response is compressed if its client accepts that.
@@ -102,7 +105,7 @@ fn may_change(response: &Response) -> bool {
     !matches!(response.status(), 204..=206)
         && is_worth_it(content_type, response.body.length())
         && !essence.eq_ignore_ascii_case("text/event-stream")
-        && !is_unchanged_by_rule(response)
+        && permits_coding(response.headers())
 }
 
 /// Caches need to know that the response depends on the codings that the client accepts.

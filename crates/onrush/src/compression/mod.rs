@@ -49,5 +49,7 @@ pub use codings::{Accepted, Coding};
 pub use content::{Need, compress_known};
 pub use encoder::{Encoder, Then};
 pub use layer::compress;
+#[doc(hidden)] // For the crate `onrush-files`.
+pub use layer::permits_coding;
 pub use media_types::{is_compressible, is_worth_it};
 pub use offload_encoder::OffloadEncoder;

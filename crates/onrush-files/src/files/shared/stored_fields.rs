@@ -11,6 +11,7 @@
 
 use crate::files::http::http_error::HttpError;
 use crate::files::http::media_type;
+use onrush::compression::permits_coding;
 use onrush::{Request, Response};
 use onrush_proto::token;
 
@@ -278,10 +279,9 @@ impl StoredFields {
         self.get(CONTENT_ENCODING).is_some()
     }
 
-    /// Whether the content may be sent in another coding (RFC 9111 §5.2.2.6).
+    /// Whether the content may be sent in another coding.
     pub(in crate::files) fn permits_coding(&self) -> bool {
-        let no_transform = |value| token::list_contains(value, "no-transform");
-        !self.has_coding() && !self.cache_control().is_some_and(no_transform)
+        permits_coding(self.fields.iter().map(|(name, value)| (*name, &**value)))
     }
 
     /// The fields of the same content in a coding. `fields`: those without it.
