@@ -4,6 +4,7 @@
 //! `certificates` · `access` · `commands` · `restart` · `serving` · this file, which combines them.
 
 #![forbid(unsafe_code)]
+#![recursion_limit = "256"] // `options!` takes two steps for each option.
 
 mod access;
 mod acme;

@@ -229,7 +229,7 @@ pub(crate) fn check(settings: &Settings, users: Option<&mut Users>) -> Result<()
         false => Rights::WRITE.union(Rights::DELETE),
     };
     let changes = changes.intersection(permitted(settings.files.allow, sink));
-    if has_users || settings.insecure_writes || !anonymous.intersects(changes) {
+    if has_users || settings.options.insecure_writes() || !anonymous.intersects(changes) {
         return Ok(());
     }
     let exposures = exposures(settings);
@@ -273,7 +273,7 @@ fn void_rules(users: &Users) -> impl Iterator<Item = String> {
 /// Warnings about a configuration, one line each.
 pub(crate) fn warnings(settings: &Settings, users: Option<&Users>) -> Vec<String> {
     let mut warnings = Vec::new();
-    if settings.proxy_protocol && settings.trusted_proxies.is_empty() {
+    if settings.options.proxy_protocol() && settings.trusted_proxies.is_empty() {
         warnings.push(
             "--proxy-protocol without --trusted-proxy refuses every connection; add the address \
              of the load balancer"

@@ -48,12 +48,12 @@ pub(crate) fn report(settings: &Settings) -> Result<String, Failure> {
     }
     let proxies = settings.trusted_proxies.networks().iter();
     let proxies: Vec<String> = proxies.map(ToString::to_string).collect();
-    if settings.proxy_protocol || !proxies.is_empty() {
+    if settings.options.proxy_protocol() || !proxies.is_empty() {
         let list = match proxies.is_empty() {
             true => "none".to_owned(),
             false => proxies.join(", "),
         };
-        let note = match settings.proxy_protocol {
+        let note = match settings.options.proxy_protocol() {
             true => " (PROXY protocol required)",
             false => "",
         };

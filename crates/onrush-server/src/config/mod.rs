@@ -11,24 +11,19 @@ use crate::config::trusted_files::TrustedFiles;
 use crate::options::Options;
 use crate::options::quota_values::QuotaOf;
 use crate::options::toml_values::Switch;
-use crate::options::units::{Count, Rate, Size, Time};
-use crate::options::values::{
-    AccessLogFormat, AdminAt, Bind, Driver, LogFormat, LogLevel, PlacementName, ShowName,
-};
+use crate::options::values::{AccessLogFormat, AdminAt, Bind, LogFormat, LogLevel, ShowName};
 use crate::process::failure::{self, Failure};
 use crate::process::memory::{self, ReducedDefaults};
 use crate::stores::build_cache::BuildCacheSettings;
 use crate::stores::edge::EdgeSettings;
 use crate::stores::storage::Storage;
 pub(crate) use access::AccessSettings;
-use onrush::{AccessLog, DriverPreference, Limits, Placement, TrustedPeers};
+use onrush::{AccessLog, Limits, TrustedPeers};
 use onrush_files::{Allow, Cors, FilesOptions, RuleFiles, UploadLimits};
 use onrush_rt::driver;
-use onrush_store::{Key, Quota, ShownNames};
+use onrush_store::{Quota, ShownNames};
 use std::fmt::Display;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 pub(crate) use tls::{AcmeSettings, CertificateFiles, CertificateSource, TlsSettings};
 
 /// The maximum size of a configuration file. A larger file was probably named by mistake.
@@ -44,6 +39,8 @@ const WORKER_BYTES_MIN: usize = 1 << 20;
 /// All settings of the server, with the defaults filled in.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
+    /// What they result from. An option with a default of its own is read here.
+    pub(crate) options: Options,
     pub(crate) storage: Storage,
     /// `None`: no cache in front of the store.
     pub(crate) edge: Option<EdgeSettings>,
@@ -62,32 +59,19 @@ pub(crate) struct Settings {
     pub(crate) cors: Cors,
     /// The proxies that say who their clients are.
     pub(crate) trusted_proxies: TrustedPeers,
-    /// Connections begin with a header of the PROXY protocol.
-    pub(crate) proxy_protocol: bool,
-    pub(crate) http2: bool,
-    /// Clients that do not log in may make changes from other machines.
-    pub(crate) insecure_writes: bool,
     /// One or more, in the form of `onrush::Server::bind`.
     pub(crate) addresses: Vec<String>,
     /// `None`: the addresses serve HTTP without TLS.
     pub(crate) tls: Option<TlsSettings>,
     /// Host names that are served besides those of the addresses.
     pub(crate) hosts: Vec<String>,
-    pub(crate) backlog: u32,
-    pub(crate) defer_accept: bool,
     pub(crate) workers: Option<usize>,
-    pub(crate) driver: DriverPreference,
     pub(crate) driver_config: driver::Config,
     pub(crate) admin: Option<AdminAt>,
-    pub(crate) placement: Placement,
-    pub(crate) rebalance: bool,
     /// For all workers together.
     pub(crate) receive_bytes_max: u64,
-    pub(crate) body_bytes_max: u64,
     pub(crate) limits: Limits,
     pub(crate) connections_max: Option<usize>,
-    /// [`Duration::MAX`]: no limit.
-    pub(crate) drain_timeout: Duration,
     pub(crate) log: LogSettings,
     pub(crate) access_log: AccessLog,
     /// Set if the machine's memory or the limit of a cgroup reduced a default.
@@ -200,8 +184,7 @@ impl Settings {
     /// Fills in the defaults and checks the values. `memory_bytes`: the memory that the process may
     /// use, if that is known. An error is [`Failure::Usage`].
     pub(crate) fn new(options: Options, memory_bytes: Option<u64>) -> Result<Settings, Failure> {
-        let at_most = u32::MAX as usize;
-        let log_format = options.log_format.unwrap_or(LogFormat::Text);
+        let log_format = options.log_format();
         let access = AccessSettings::new(&options)?;
         let cache = BuildCacheSettings::new(&options)?;
         let mut allow = access::allow(
@@ -210,7 +193,7 @@ impl Settings {
             options.webdav == Some(true),
         )?;
         allow.put |= cache.is_some() && options.allow.is_none();
-        let files = files_options(&options, allow, memory_bytes)?;
+        let files = files_options(&options, allow, memory_bytes);
         let tls = TlsSettings::new(&options)?;
         let edge = EdgeSettings::new(&options)?;
         let dir = options.dir.clone().unwrap_or_else(|| PathBuf::from("."));
@@ -252,54 +235,32 @@ impl Settings {
             rules: site::rules(&options)?,
             access,
             cors: access::cors(&options)?,
-            trusted_proxies: TrustedPeers::new(options.trusted_proxy.into_iter().flatten()),
-            proxy_protocol: options.proxy_protocol == Some(true),
-            http2: options.http2 != Some(Switch::Off),
-            insecure_writes: options.insecure_writes == Some(true),
+            trusted_proxies: TrustedPeers::new(options.trusted_proxy.iter().flatten().copied()),
             tls,
-            addresses: addresses(options.bind, options.port.map_or(8080, |port| port.0)),
-            hosts: (options.host.unwrap_or_default().into_iter())
-                .map(|name| name.0)
+            addresses: addresses(options.bind.as_deref(), options.port().0),
+            hosts: (options.host.iter().flatten())
+                .map(|name| name.0.clone())
                 .collect(),
-            backlog: check_range("backlog", options.backlog, 1..=1 << 20)?.unwrap_or(4096) as u32,
-            defer_accept: options.defer_accept.unwrap_or(true),
-            workers: check_range("workers", options.workers, 1..=1024)?,
-            driver: match options.driver.unwrap_or(Driver::Auto) {
-                Driver::Auto => DriverPreference::Auto,
-                Driver::Uring => DriverPreference::Uring,
-                Driver::Epoll => DriverPreference::Epoll,
-            },
-            driver_config: ring_config(options.ring_buffers, options.ring_buffer_size)?,
+            workers: options.workers.map(usize::from),
+            driver_config: ring_config(options.ring_buffers().0, options.ring_buffer_size().bytes)?,
             admin: options.admin.clone(),
-            placement: match options.placement {
-                Some(PlacementName::Single) => Placement::Single,
-                Some(PlacementName::ReusePort) => Placement::ReusePort,
-                Some(PlacementName::RoundRobin) => Placement::RoundRobin,
-                Some(PlacementName::LeastLoaded) | None => Placement::LeastLoaded,
-            },
-            rebalance: options.rebalance != Some(Switch::Off),
             receive_bytes_max,
-            body_bytes_max: options.body_max.map_or(u64::MAX, |size| size.bytes),
             limits: Limits::default()
                 .body_bytes_max(u64::MAX) // The guard applies the limit.
-                .head_timeout(timeout(options.header_timeout, 15))
-                .body_timeout(timeout(options.body_timeout, 60))
-                .write_timeout(timeout(options.write_timeout, 60))
-                .rate_bytes_per_s_min(options.min_rate.unwrap_or(RATE_DEFAULT).bytes_per_s)
-                .idle_timeout(timeout(options.idle_timeout, 75))
-                .total_timeout(timeout(options.total_timeout, 86_400)),
-            connections_max: check_range("connections-max", options.connections_max, 1..=at_most)?,
-            drain_timeout: match options.drain_timeout.unwrap_or(Time::seconds(30)) {
-                Time { ms: 0 } => Duration::MAX,
-                time => time.duration(),
-            },
+                .head_timeout(options.header_timeout().duration())
+                .body_timeout(options.body_timeout().duration())
+                .write_timeout(options.write_timeout().duration())
+                .rate_bytes_per_s_min(options.min_rate().bytes_per_s)
+                .idle_timeout(options.idle_timeout().duration())
+                .total_timeout(options.total_timeout().duration()),
+            connections_max: options.connections_max.map(usize::from),
             log: LogSettings {
                 format: log_format,
                 access_format: options.access_log_format.unwrap_or(match log_format {
                     LogFormat::Text => AccessLogFormat::Text,
                     LogFormat::Json => AccessLogFormat::Json,
                 }),
-                level: options.log_level.unwrap_or(LogLevel::Info),
+                level: options.log_level(),
             },
             access_log: match (options.access_log, options.access_log_format) {
                 (Some(Switch::On), _) | (None, Some(_)) => AccessLog::On,
@@ -308,6 +269,7 @@ impl Settings {
             edge,
             cache,
             storage,
+            options,
         };
         settings.check_addresses()?;
         Ok(settings)
@@ -352,34 +314,20 @@ fn quotas(options: &Options) -> Result<Vec<Quota>, Failure> {
 /// The maximum of `--unfinished-age` in seconds: 31 years.
 const AGE_MAX_S: u64 = 1_000_000_000;
 
-fn files_options(
-    options: &Options,
-    allow: Allow,
-    memory_bytes: Option<u64>,
-) -> Result<FilesOptions, Failure> {
+fn files_options(options: &Options, allow: Allow, memory_bytes: Option<u64>) -> FilesOptions {
     let default = FilesOptions::default();
     let share = |part, default| memory::share(memory_bytes, part, default as u64) as usize;
     let cache_bytes_max = match options.cache_size {
         Some(size) => usize::try_from(size.bytes).unwrap_or(usize::MAX),
         None => share(memory::CACHE_DIVISOR, default.cache_bytes_max),
     };
-    let depth_max = check_range("depth-max", options.depth_max, 1..=Key::SEGMENTS_MAX)?;
-    let entries_max = check_range("webdav-infinity", options.webdav_infinity, 0..=1_000_000)?;
-    let file_threads = check_range("file-threads", options.file_threads, 1..=1024)?;
     let upload_limits = UploadLimits {
-        object_bytes_max: [options.body_max, options.max_object_size]
-            .into_iter()
-            .flatten()
-            .map(|size| size.bytes)
-            .min()
-            .unwrap_or(u64::MAX),
+        object_bytes_max: (options.body_max().bytes).min(options.max_object_size().bytes),
         age_max_s: match options.unfinished_age {
             Some(age) => age.duration().as_secs().clamp(1, AGE_MAX_S),
             None => default.upload_limits.age_max_s,
         },
-        count_max: check_range("unfinished-count", options.unfinished_count, 0..=1_000_000)?
-            .unwrap_or(default.upload_limits.count_max),
-        bytes_max: options.unfinished_size.map_or(u64::MAX, |size| size.bytes),
+        ..default.upload_limits
     };
     let show = options.show.clone().unwrap_or_default().into_iter();
     let mut files = FilesOptions {
@@ -389,31 +337,26 @@ fn files_options(
         show: ShownNames::new(show.map(|ShowName(pattern)| pattern).collect()),
         content_addressed: options.cache.is_some(),
         reserve_admin_paths: options.admin == Some(AdminAt::Same),
-        propfind_entries_max: entries_max.unwrap_or(0),
         cache_bytes_max,
-        depth_max: depth_max.unwrap_or(default.depth_max),
         upload_bytes_max: share(memory::UPLOAD_DIVISOR, default.upload_bytes_max),
-        blocking_threads: file_threads.unwrap_or(default.blocking_threads),
         ..default
     };
     options.set_fields(&mut files);
-    Ok(files)
+    files
 }
 
-fn addresses(bind: Option<Vec<Bind>>, port: u16) -> Vec<String> {
-    let address = |bind: Bind| match bind {
+fn addresses(bind: Option<&[Bind]>, port: u16) -> Vec<String> {
+    let address = |bind: &Bind| match bind {
         Bind::Unix(path) => format!("unix:{path}"),
         Bind::Host(host, own) => format!("{host}:{}", own.unwrap_or(port)),
     };
     match bind {
-        Some(bind) if !bind.is_empty() => bind.into_iter().map(address).collect(),
+        Some(bind) if !bind.is_empty() => bind.iter().map(address).collect(),
         _ => vec![format!("127.0.0.1:{port}")],
     }
 }
 
-fn ring_config(buffers: Option<Count>, size: Option<Size>) -> Result<driver::Config, Failure> {
-    let buffers = buffers.map_or(256, |buffers| buffers.0);
-    let bytes = size.unwrap_or(Size::kib(4)).bytes;
+fn ring_config(buffers: u32, bytes: u64) -> Result<driver::Config, Failure> {
     let fits = u16::try_from(buffers).ok();
     let Some(buffers) = fits.filter(|buffers| buffers.is_power_of_two() && *buffers >= 2) else {
         return Err(Failure::usage(format!(
@@ -435,30 +378,6 @@ fn ring_config(buffers: Option<Count>, size: Option<Size>) -> Result<driver::Con
         ring_buffer_bytes: bytes as usize,
         ..driver::Config::default()
     })
-}
-
-/// The default of `--min-rate`. A slower transfer is not worth the descriptor that it holds.
-const RATE_DEFAULT: Rate = Rate { bytes_per_s: 100 };
-
-fn timeout(time: Option<Time>, default_seconds: u32) -> Duration {
-    time.unwrap_or(Time::seconds(default_seconds)).duration()
-}
-
-fn check_range(
-    key: &str,
-    value: Option<Count>,
-    range: RangeInclusive<usize>,
-) -> Result<Option<usize>, Failure> {
-    let value = value.map(|value| value.0 as usize);
-    match value {
-        Some(value) if !range.contains(&value) => {
-            let (least, most) = (range.start(), range.end());
-            Err(Failure::usage(format!(
-                "{key}: {value} is not in the range from {least} to {most}"
-            )))
-        }
-        value => Ok(value),
-    }
 }
 
 #[cfg(test)]

@@ -185,10 +185,10 @@ impl TlsSettings {
             source,
             client_ca,
             is_client_optional,
-            http2: options.http2 != Some(Switch::Off),
+            http2: options.http2().is_on(),
             plain: match plain.is_empty() {
                 true => Vec::new(),
-                false => addresses(Some(plain), 0),
+                false => addresses(Some(&plain), 0),
             },
             redirect: redirect(options)?,
             https_port: options.https_port.map(|Port(port)| port),

@@ -11,6 +11,9 @@ pub(crate) struct Definition {
     /// Lines of the configuration file that the option needs.
     #[cfg(test)]
     pub(crate) companions: &'static str,
+    /// Its default is in its definition.
+    #[cfg(test)]
+    pub(crate) has_default: bool,
 }
 
 /// When the change of an option applies to the running server: on SIGHUP, or only after a restart.
@@ -42,20 +45,26 @@ pub(crate) enum Effect {
 /// - `table NAME: TYPE`: a table of the configuration file only, since flags and variables have no
 ///   form for pairs. `toml_values::types` reads it.
 ///
-/// `=> files.FIELD` after a `value`, `switch` or `table` writes the value, if it is set, to that
-/// field of [`onrush_files::FilesOptions`]. Other values are for `config`.
+/// Then follows where the value goes. `or DEFAULT` after a `value` or `switch` generates a method
+/// `NAME` of [`Options`], which the code that uses the option calls; the compiler reports one that
+/// nothing calls. `=> files.FIELD` writes the value, if it is set, to that field of
+/// [`onrush_files::FilesOptions`]. Other values are for `config`.
 ///
 /// Then follow the [`Effect`] of a change, a value for tests as the configuration file has it, and
 /// the lines that this value needs. An option `some_name` has the flag `--some-name`, the variable
 /// `ONRUSH_SOME_NAME` and the key `some-name`. Its documentation is the help text.
+///
+/// The rules without a name read the next kind of an option, and `@option` reads what follows it.
+/// They collect the fields of [`Options`], and what is known of each.
 macro_rules! options {
     ($($heading:literal { $($entries:tt)* })*) => {
         options!(@ [] [] $($heading { $($entries)* })*);
     };
     // The end of the list.
-    (@ [$($fields:tt)*] [
-        $({$name:ident $effect:ident $example:literal [$($others:literal)?] [$($field:ident)?]})*
-    ]) => {
+    (@ [$($fields:tt)*] [$({
+        $name:ident $effect:ident $example:literal [$($others:literal)?]
+        [$($field:ident $(. $inner:ident)*)?] [$($type:ty = $default:expr)?]
+    })*]) => {
         /// The options of one source: the command line with the environment, or the file. `None`:
         /// the source does not set the option.
         #[derive(Args, Clone, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -77,7 +86,16 @@ macro_rules! options {
                 example: $example,
                 #[cfg(test)]
                 companions: concat!($($others)?),
+                #[cfg(test)]
+                has_default: !stringify!($($default)?).is_empty(),
             }),*];
+
+            $($(
+                /// The value, or the default.
+                pub(crate) fn $name(&self) -> $type {
+                    self.$name.unwrap_or($default)
+                }
+            )?)*
 
             /// The options that differ.
             pub(crate) fn differences(&self, other: &Options) -> Vec<&'static Definition> {
@@ -97,7 +115,7 @@ macro_rules! options {
             /// Writes the options whose definition names a field of `files` there, if they are set.
             pub(crate) fn set_fields(&self, files: &mut FilesOptions) {
                 $($(if let Some(value) = &self.$name {
-                    files.$field = value.clone().into();
+                    files.$field$(.$inner)* = value.clone().into();
                 })?)*
             }
 
@@ -112,94 +130,81 @@ macro_rules! options {
         }
     };
     // The end of a group.
-    (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {} $($rest:tt)*) => {
-        options!(@ [$($fields)*] [$($known)*] $($rest)*);
+    (@ $fields:tt $known:tt $heading:literal {} $($rest:tt)*) => {
+        options!(@ $fields $known $($rest)*);
     };
-    (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {
-        $(#[$($about:tt)*])* positional $name:ident: $type:ty,
-        $effect:ident, $example:literal $(with $others:literal)?; $($more:tt)*
+    (@ $fields:tt $known:tt $heading:literal {
+        $(#[$($about:tt)*])* positional $name:ident: $type:ty, $($more:tt)*
     } $($rest:tt)*) => {
-        options!(@ [
-            $($fields)*
-            $(#[$($about)*])*
-            #[arg(help_heading = $heading)]
-            pub(crate) $name: Option<$type>,
-        ] [
-            $($known)* {$name $effect $example [$($others)?] []}
-        ] $heading { $($more)* } $($rest)*);
+        options!(@option $fields $known $heading {
+            [$(#[$($about)*])* #[arg(help_heading = $heading)]]
+            $name: [$type] [] [] $($more)*
+        } $($rest)*);
     };
-    (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {
+    (@ $fields:tt $known:tt $heading:literal {
         $(#[$($about:tt)*])* value $name:ident: $type:ty = $placeholder:literal
-        $(=> files.$to:ident)?,
-        $effect:ident, $example:literal $(with $others:literal)?; $($more:tt)*
+        $(or $default:expr)? $(=> files.$to:ident $(. $inner:ident)*)?, $($more:tt)*
     } $($rest:tt)*) => {
-        options!(@ [
-            $($fields)*
-            $(#[$($about)*])*
+        options!(@option $fields $known $heading {
+            [$(#[$($about)*])*
             #[arg(long, help_heading = $heading, value_name = $placeholder)]
-            #[arg(allow_negative_numbers = true)]
-            pub(crate) $name: Option<$type>,
-        ] [
-            $($known)* {$name $effect $example [$($others)?] [$($to)?]}
-        ] $heading { $($more)* } $($rest)*);
+            #[arg(allow_negative_numbers = true)]]
+            $name: [$type] [$($type = $default)?] [$($to $(. $inner)*)?] $($more)*
+        } $($rest)*);
     };
-    (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {
-        $(#[$($about:tt)*])* list $name:ident: $type:ty = $placeholder:literal,
-        $effect:ident, $example:literal $(with $others:literal)?; $($more:tt)*
+    (@ $fields:tt $known:tt $heading:literal {
+        $(#[$($about:tt)*])* list $name:ident: $type:ty = $placeholder:literal, $($more:tt)*
     } $($rest:tt)*) => {
-        options!(@ [
-            $($fields)*
-            $(#[$($about)*])*
+        options!(@option $fields $known $heading {
+            [$(#[$($about)*])*
             #[arg(long, help_heading = $heading, value_name = $placeholder)]
             #[arg(value_delimiter = ',', hide_possible_values = true)]
-            #[serde(deserialize_with = "list")]
-            pub(crate) $name: Option<Vec<$type>>,
-        ] [
-            $($known)* {$name $effect $example [$($others)?] []}
-        ] $heading { $($more)* } $($rest)*);
+            #[serde(deserialize_with = "list")]]
+            $name: [Vec<$type>] [] [] $($more)*
+        } $($rest)*);
     };
-    (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {
-        $(#[$($about:tt)*])* optional $name:ident: $type:ty = $placeholder:literal,
-        $effect:ident, $example:literal $(with $others:literal)?; $($more:tt)*
+    (@ $fields:tt $known:tt $heading:literal {
+        $(#[$($about:tt)*])* optional $name:ident: $type:ty = $placeholder:literal, $($more:tt)*
     } $($rest:tt)*) => {
-        options!(@ [
-            $($fields)*
-            $(#[$($about)*])*
-            #[arg(long, help_heading = $heading, value_name = $placeholder, num_args = 0..=1)]
-            #[arg(require_equals = true, default_missing_value = "true")]
-            pub(crate) $name: Option<$type>,
-        ] [
-            $($known)* {$name $effect $example [$($others)?] []}
-        ] $heading { $($more)* } $($rest)*);
+        options!(@option $fields $known $heading {
+            [$(#[$($about)*])*
+            #[arg(long, help_heading = $heading, value_name = $placeholder)]
+            #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]]
+            $name: [$type] [] [] $($more)*
+        } $($rest)*);
     };
-    (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {
-        $(#[$($about:tt)*])* table $name:ident: $type:ty $(=> files.$to:ident)?,
-        $effect:ident, $example:literal $(with $others:literal)?; $($more:tt)*
+    (@ $fields:tt $known:tt $heading:literal {
+        $(#[$($about:tt)*])* table $name:ident: $type:ty
+        $(=> files.$to:ident $(. $inner:ident)*)?, $($more:tt)*
     } $($rest:tt)*) => {
-        options!(@ [
-            $($fields)*
-            $(#[$($about)*])*
+        options!(@option $fields $known $heading {
+            [$(#[$($about)*])*
             #[arg(skip)]
-            #[serde(deserialize_with = "types")]
-            pub(crate) $name: Option<$type>,
-        ] [
-            $($known)* {$name $effect $example [$($others)?] [$($to)?]}
-        ] $heading { $($more)* } $($rest)*);
+            #[serde(deserialize_with = "types")]]
+            $name: [$type] [] [$($to $(. $inner)*)?] $($more)*
+        } $($rest)*);
     };
-    (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {
-        $(#[$($about:tt)*])* switch $name:ident $(=> files.$to:ident)?,
+    (@ $fields:tt $known:tt $heading:literal {
+        $(#[$($about:tt)*])* switch $name:ident
+        $(or $default:expr)? $(=> files.$to:ident $(. $inner:ident)*)?, $($more:tt)*
+    } $($rest:tt)*) => {
+        options!(@option $fields $known $heading {
+            [$(#[$($about)*])*
+            #[arg(long, help_heading = $heading, value_name = "BOOL")]
+            #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+            #[arg(value_parser = bool_value)]
+            #[serde(deserialize_with = "boolish")]]
+            $name: [bool] [$(bool = $default)?] [$($to $(. $inner)*)?] $($more)*
+        } $($rest)*);
+    };
+    (@option [$($fields:tt)*] [$($known:tt)*] $heading:literal {
+        [$($attributes:tt)*] $name:ident: [$($type:tt)*] $default:tt $to:tt
         $effect:ident, $example:literal $(with $others:literal)?; $($more:tt)*
     } $($rest:tt)*) => {
         options!(@ [
-            $($fields)*
-            $(#[$($about)*])*
-            #[arg(long, help_heading = $heading, value_name = "BOOL", num_args = 0..=1)]
-            #[arg(require_equals = true, default_missing_value = "true")]
-            #[arg(value_parser = bool_value)]
-            #[serde(deserialize_with = "boolish")]
-            pub(crate) $name: Option<bool>,
+            $($fields)* $($attributes)* pub(crate) $name: Option<$($type)*>,
         ] [
-            $($known)* {$name $effect $example [$($others)?] [$($to)?]}
+            $($known)* {$name $effect $example [$($others)?] $to $default}
         ] $heading { $($more)* } $($rest)*);
     };
 }

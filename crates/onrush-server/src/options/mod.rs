@@ -2,10 +2,11 @@
 //! environment variable, the key of the configuration file, the help text and the merge of the
 //! three sources. `config` interprets the values.
 //!
-//! To add an option, add one entry to the list below. A value of the object server names the field
-//! of [`FilesOptions`] that it is written to; others are used in `config`. The tests of `config`
-//! fail until the option changes the settings. One that needs a restart also has its
-//! reason in docs/service.md.
+//! To add an option, add one entry to the list below, and its use. A value of the object server
+//! names the field of [`FilesOptions`] that it is written to. The program reads one that has a
+//! default by its method, as in `settings.options.backlog()`. What depends on several options or
+//! has no default is a setting of `config`. The tests of `config` and the compiler report an option
+//! without a use. One that needs a restart also has its reason in docs/service.md.
 
 #[macro_use]
 mod definition;
@@ -33,6 +34,7 @@ use crate::options::values::{
 use clap::{Args, ValueHint};
 use onrush::PeerNetwork;
 use onrush_files::{FilesOptions, Types};
+use onrush_store::Key;
 use serde::Deserialize;
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -79,15 +81,17 @@ options! {
         value edge: FilePath = "DIR", Restart, "'/srv/cache'";
 
         /// The maximum disk space of the cache of --edge; at least 64MiB [default: 10GiB]
-        value edge_size: Size = "SIZE", OfEdge, "'1GiB'" with "edge = 'cache'";
+        value edge_size: Size = "SIZE" or Size::kib(10 << 20), OfEdge,
+            "'1GiB'" with "edge = 'cache'";
 
         /// Serve a copy for so long without asking the store whether it is current [default: 10s]
         ///
         /// Changes through this server are visible at once, others within this time.
-        value edge_fresh: Time = "TIME", OfEdge, "'7s'" with "edge = 'cache'";
+        value edge_fresh: Time = "TIME" or Time::seconds(10), OfEdge, "'7s'" with "edge = 'cache'";
 
         /// Serve a copy for so long while the store does not respond [default: 24h]
-        value edge_stale: Time = "TIME", OfEdge, "'7s'" with "edge = 'cache'";
+        value edge_stale: Time = "TIME" or Time::seconds(24 * 3600), OfEdge,
+            "'7s'" with "edge = 'cache'";
 
         /// Make the folder a build cache of this size: for ccache, Bazel, Gradle, nx and others
         ///
@@ -133,7 +137,7 @@ options! {
         ///
         /// Those of all folders beneath count; more get 403. Programs on the library object_store
         /// of Rust need it. Without --webdav it has no effect.
-        value webdav_infinity: Count = "N", AtOnce, "7";
+        value webdav_infinity: Count<0, 1_000_000> = "N" => files.propfind_entries_max, AtOnce, "7";
 
         /// Serve a site of one page: paths that name nothing show the index.html of the top folder
         ///
@@ -189,7 +193,7 @@ options! {
         ///
         /// It applies to each --bind without a port.
         #[arg(short)]
-        value port: Port = "PORT", Restart, "81";
+        value port: Port = "PORT" or Port(8080), Restart, "81";
 
         /// An address to listen on: HOST, HOST:PORT, or unix:PATH [default: 127.0.0.1]
         ///
@@ -220,13 +224,13 @@ options! {
         ///
         /// Version 1 or 2, before TLS. Only a --trusted-proxy can connect then. It applies to all
         /// addresses but that of --admin.
-        switch proxy_protocol, Restart, "true";
+        switch proxy_protocol or false, Restart, "true";
 
         /// Speak HTTP/2 besides HTTP/1.1 and HTTP/1.0: on or off [default: on]
         ///
         /// When off, HTTPS offers only HTTP/1.1 and HTTP/1.0 (ALPN), and a client that begins with
         /// HTTP/2 without TLS gets an error. It applies to all addresses.
-        value http2: Switch = "SWITCH", Restart, "'off'";
+        value http2: Switch = "SWITCH" or Switch::On, Restart, "'off'";
 
         /// Serve /-/metrics, /-/dashboard, /-/health and /-/ready: on a port, an address, or same
         ///
@@ -357,17 +361,17 @@ options! {
         ///
         /// Without it, the server does not start if there are no users, clients may make changes,
         /// and an address is neither a loopback address nor a Unix socket.
-        switch insecure_writes, AtOnce, "true";
+        switch insecure_writes or false, AtOnce, "true";
     }
 
     "Limits" {
         /// The maximum size of a request body; a larger one gets 413 [default: off, no limit]
         ///
         /// An object that is uploaded in several requests may not be larger, either.
-        value body_max: SizeMax = "SIZE", AtOnce, "'1GiB'";
+        value body_max: SizeMax = "SIZE" or SizeMax::OFF, AtOnce, "'1GiB'";
 
         /// The maximum size of an object; a larger one gets 413 [default: off]
-        value max_object_size: SizeMax = "SIZE", AtOnce, "'1GiB'";
+        value max_object_size: SizeMax = "SIZE" or SizeMax::OFF, AtOnce, "'1GiB'";
 
         /// Keep this much space of the disk free: uploads get 507 before it is used [default: 0]
         ///
@@ -386,15 +390,17 @@ options! {
 
         /// The maximum number of unfinished uploads; a further one gets 503 [0: uploads cannot be
         /// continued; default: 10000]
-        value unfinished_count: Count = "N", AtOnce, "7";
+        value unfinished_count: Count<0, 1_000_000> = "N" => files.upload_limits.count_max,
+            AtOnce, "7";
 
         /// The maximum size of all unfinished uploads; a further one gets 507 [default: off]
-        value unfinished_size: SizeMax = "SIZE", AtOnce, "'1GiB'";
+        value unfinished_size: SizeMax = "SIZE" => files.upload_limits.bytes_max, AtOnce, "'1GiB'";
 
         /// The maximum number of path segments of a PUT; more get 400 [default: 64]
         ///
         /// Deeper objects that other programs have made can be read, listed and deleted.
-        value depth_max: Count = "N", AtOnce, "3";
+        value depth_max: Count<1, { Key::SEGMENTS_MAX as u32 }> = "N" => files.depth_max,
+            AtOnce, "3";
 
         /// The maximum number of open connections [default: from the limit on open files]
         ///
@@ -408,31 +414,31 @@ options! {
         /// 2 to 256. With a separate --admin address, B is up to 74 smaller. The log shows the
         /// number. Downloads may keep 3B/8 - R files open, uploads 2B/8 - R; beyond that they get
         /// 503.
-        value connections_max: Count = "N", AtOnce, "7";
+        value connections_max: Count<1> = "N", AtOnce, "7";
 
         /// The time limit for a request head, or off [default: 15s]
-        value header_timeout: Time = "TIME", AtOnce, "'7s'";
+        value header_timeout: Time = "TIME" or Time::seconds(15), AtOnce, "'7s'";
 
         /// The maximum pause within a request body, or off [default: 60s]
-        value body_timeout: Time = "TIME", AtOnce, "'7s'";
+        value body_timeout: Time = "TIME" or Time::seconds(60), AtOnce, "'7s'";
 
         /// The time limit for a client that does not read the response, or off [default: 60s]
-        value write_timeout: Time = "TIME", AtOnce, "'7s'";
+        value write_timeout: Time = "TIME" or Time::seconds(60), AtOnce, "'7s'";
 
         /// The minimum rate of uploads and downloads, in bytes per second, or off [default: 100]
         ///
         /// It is an average over 30 s of waiting for the client. An upload that is too slow gets
         /// 408; a connection that reads too slowly is reset.
-        value min_rate: Rate = "RATE", AtOnce, "7";
+        value min_rate: Rate = "RATE" or Rate { bytes_per_s: 100 }, AtOnce, "7";
 
         /// The maximum idle time of a connection between requests, or off [default: 75s]
-        value idle_timeout: Time = "TIME", AtOnce, "'7s'";
+        value idle_timeout: Time = "TIME" or Time::seconds(75), AtOnce, "'7s'";
 
         /// The time limit for a request with its response, or off [default: 24h]
-        value total_timeout: Time = "TIME", AtOnce, "'7s'";
+        value total_timeout: Time = "TIME" or Time::seconds(24 * 3600), AtOnce, "'7s'";
 
         /// The time limit for requests in progress after SIGTERM or SIGINT, or off [default: 30s]
-        value drain_timeout: Time = "TIME", AtOnce, "'7s'";
+        value drain_timeout: Time = "TIME" or Time::seconds(30), AtOnce, "'7s'";
     }
 
     "Logging" {
@@ -449,20 +455,20 @@ options! {
         value access_log_format: AccessLogFormat = "FORMAT", AtOnce, "'combined'";
 
         /// The format of the log, which goes to stderr [default: text]
-        value log_format: LogFormat = "FORMAT", AtOnce, "'json'";
+        value log_format: LogFormat = "FORMAT" or LogFormat::Text, AtOnce, "'json'";
 
         /// The lowest severity that is logged, except by --access-log [default: info]
-        value log_level: LogLevel = "LEVEL", AtOnce, "'debug'";
+        value log_level: LogLevel = "LEVEL" or LogLevel::Info, AtOnce, "'debug'";
     }
 
     "Tuning" {
         /// The number of worker threads [default: one per core]
         ///
         /// The default is lower where the limit on open files is below 24 per core.
-        value workers: Count = "N", Restart, "7";
+        value workers: Count<1, 1024> = "N", Restart, "7";
 
         /// The maximum number of threads for file operations [default: 16]
-        value file_threads: Count = "N", Restart, "7";
+        value file_threads: Count<1, 1024> = "N" => files.blocking_threads, Restart, "7";
 
         /// Memory for small objects that are requested often, or off [default: 64MiB]
         ///
@@ -486,31 +492,32 @@ options! {
         ///
         /// auto uses io_uring if it works, otherwise epoll, and logs the choice. With io_uring the
         /// server does not start where io_uring is not available.
-        value driver: Driver = "DRIVER", Restart, "'epoll'";
+        value driver: Driver = "DRIVER" or Driver::Auto, Restart, "'epoll'";
 
         /// Which worker serves a new connection [default: least-loaded]
         ///
         /// single: always the first worker. reuseport: the kernel chooses (SO_REUSEPORT).
         /// round-robin: each in turn. least-loaded: the worker with the fewest connections.
-        value placement: PlacementName = "PLACEMENT", Restart, "'single'";
+        value placement: PlacementName = "PLACEMENT" or PlacementName::LeastLoaded,
+            Restart, "'single'";
 
         /// Move connections from busy workers to idle ones [default: on]
-        value rebalance: Switch = "SWITCH", AtOnce, "'off'";
+        value rebalance: Switch = "SWITCH" or Switch::On, AtOnce, "'off'";
 
         /// Accept a connection when its first bytes arrive, or after one second [default: on]
         ///
         /// This halves the cost of connections for a single request (TCP_DEFER_ACCEPT). When off,
         /// connections are accepted at once.
-        switch defer_accept, Restart, "false";
+        switch defer_accept or true, Restart, "false";
 
         /// The maximum number of connections that wait to be accepted [default: 4096]
-        value backlog: Count = "N", Restart, "7";
+        value backlog: Count<1, { 1 << 20 }> = "N" or Count(4096), Restart, "7";
 
         /// The number of receive buffers of a worker; a power of two; io_uring only [default: 256]
-        value ring_buffers: Count = "N", Restart, "16";
+        value ring_buffers: Count = "N" or Count(256), Restart, "16";
 
         /// The size of a receive buffer; io_uring only [default: 4KiB]
-        value ring_buffer_size: Size = "SIZE", Restart, "2048";
+        value ring_buffer_size: Size = "SIZE" or Size::kib(4), Restart, "2048";
     }
 }
 

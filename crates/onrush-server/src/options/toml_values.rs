@@ -46,6 +46,12 @@ pub(crate) enum Switch {
     Off,
 }
 
+impl Switch {
+    pub(crate) fn is_on(self) -> bool {
+        self == Switch::On
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected true, false, \"on\" or \"off\"")]
 enum BoolOrText {
@@ -73,7 +79,7 @@ impl TryFrom<BoolOrText> for Switch {
 pub(crate) fn boolish<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<bool>, D::Error> {
-    Switch::deserialize(deserializer).map(|switch| Some(switch == Switch::On))
+    Switch::deserialize(deserializer).map(|switch| Some(switch.is_on()))
 }
 
 /// Parses the value of a switch on the command line or in the environment.

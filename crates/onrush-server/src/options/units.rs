@@ -19,19 +19,26 @@ impl FromStr for Port {
     }
 }
 
-/// A number of things. `config` checks its range.
+/// A number of things, from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "TomlValue")]
-pub(crate) struct Count(pub(crate) u32);
+pub(crate) struct Count<const MIN: u32 = 0, const MAX: u32 = { u32::MAX }>(pub(crate) u32);
 
-impl FromStr for Count {
+impl<const MIN: u32, const MAX: u32> FromStr for Count<MIN, MAX> {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Count, String> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let count = digits(text).and_then(|number| number.try_into().ok());
+        let count = count.filter(|count| (MIN..=MAX).contains(count));
         count
             .map(Count)
-            .ok_or_else(|| "write a whole number, less than 4294967296".to_owned())
+            .ok_or_else(|| format!("write a whole number from {MIN} to {MAX}"))
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> From<Count<MIN, MAX>> for usize {
+    fn from(count: Count<MIN, MAX>) -> usize {
+        count.0 as usize
     }
 }
 
@@ -55,6 +62,14 @@ impl Time {
 
     pub(crate) fn duration(self) -> Duration {
         Duration::from_millis(self.ms.into())
+    }
+
+    /// [`Duration::MAX`] if it is `off`.
+    pub(crate) fn duration_or_max(self) -> Duration {
+        match self.ms {
+            0 => Duration::MAX,
+            _ => self.duration(),
+        }
     }
 }
 
@@ -140,12 +155,23 @@ pub(crate) struct SizeMax {
     pub(crate) bytes: u64,
 }
 
+impl SizeMax {
+    pub(crate) const OFF: SizeMax = SizeMax { bytes: u64::MAX };
+}
+
+impl From<SizeMax> for u64 {
+    /// The size in bytes.
+    fn from(size: SizeMax) -> u64 {
+        size.bytes
+    }
+}
+
 impl FromStr for SizeMax {
     type Err = String;
 
     fn from_str(text: &str) -> Result<SizeMax, String> {
         if matches!(text, "off" | "unlimited") {
-            return Ok(SizeMax { bytes: u64::MAX });
+            return Ok(SizeMax::OFF);
         }
         let wrong = |error| format!("{error}; off or unlimited means no limit");
         let size: Size = text.parse().map_err(wrong)?;
@@ -232,7 +258,15 @@ macro_rules! impl_from_toml {
     )*};
 }
 
-impl_from_toml! { Port Count Time Size SizeMax SizeOrOff Rate }
+impl<const MIN: u32, const MAX: u32> TryFrom<TomlValue> for Count<MIN, MAX> {
+    type Error = String;
+
+    fn try_from(value: TomlValue) -> Result<Self, String> {
+        value.parse()
+    }
+}
+
+impl_from_toml! { Port Time Size SizeMax SizeOrOff Rate }
 
 #[cfg(test)]
 mod tests {
@@ -244,6 +278,8 @@ mod tests {
         assert_eq!((port("0"), port("65535")), (Some(0), Some(65535)));
         let count = |text: &str| text.parse::<Count>().ok().map(|count| count.0);
         assert_eq!((count("7"), count("4294967295")), (Some(7), Some(u32::MAX)));
+        let of_two = |text: &str| text.parse::<Count<2, 3>>().is_ok();
+        assert_eq!(["1", "2", "3", "4"].map(of_two), [false, true, true, false]);
         for wrong in [
             "",
             "abc",

@@ -1,6 +1,7 @@
 //! The types of option values and their text forms. Sizes, times and rates are in `units`.
 
 use clap::ValueEnum;
+use onrush::{DriverPreference, Placement};
 use onrush_store::NamePattern;
 use serde::Deserialize;
 use std::str::FromStr;
@@ -68,6 +69,16 @@ pub(crate) enum Driver {
     Epoll,
 }
 
+impl From<Driver> for DriverPreference {
+    fn from(driver: Driver) -> DriverPreference {
+        match driver {
+            Driver::Auto => DriverPreference::Auto,
+            Driver::Uring => DriverPreference::Uring,
+            Driver::Epoll => DriverPreference::Epoll,
+        }
+    }
+}
+
 /// As `onrush::Placement`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -78,6 +89,17 @@ pub(crate) enum PlacementName {
     ReusePort,
     RoundRobin,
     LeastLoaded,
+}
+
+impl From<PlacementName> for Placement {
+    fn from(name: PlacementName) -> Placement {
+        match name {
+            PlacementName::Single => Placement::Single,
+            PlacementName::ReusePort => Placement::ReusePort,
+            PlacementName::RoundRobin => Placement::RoundRobin,
+            PlacementName::LeastLoaded => Placement::LeastLoaded,
+        }
+    }
 }
 
 /// The format of the log.

@@ -96,7 +96,7 @@ pub(crate) struct Running {
 /// server listens, and whether connections begin with TLS or with a header of the PROXY protocol.
 /// Otherwise the new configuration may not permit a connection.
 pub(crate) fn agreement(settings: &Settings) -> Vec<u8> {
-    let (has_tls, has_header) = (settings.tls.is_some(), settings.proxy_protocol);
+    let (has_tls, has_header) = (settings.tls.is_some(), settings.options.proxy_protocol());
     let purposes = inherited::purposes(settings).into_iter().map(Purpose::name);
     let addresses = settings.all_addresses();
     let addresses = purposes.zip(addresses.iter());

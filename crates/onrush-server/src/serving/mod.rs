@@ -94,10 +94,7 @@ impl Sizes {
     /// The number of clients that may watch folders. Each keeps a connection, and the others need
     /// some as well.
     pub(crate) fn watchers_max(&self, settings: &Settings) -> usize {
-        settings
-            .files
-            .watchers_max
-            .min(self.connections_max.div_ceil(2))
+        (settings.files.watchers_max).min(self.connections_max.div_ceil(2))
     }
 
     pub(crate) fn connections_max(&self) -> usize {
@@ -115,8 +112,8 @@ impl Sizes {
         running.limits = settings.limits;
         running.connections_max = self.connections_max;
         running.access_log = settings.access_log;
-        running.rebalance = settings.rebalance;
-        running.drain_timeout = settings.drain_timeout;
+        running.rebalance = settings.options.rebalance().is_on();
+        running.drain_timeout = settings.options.drain_timeout().duration_or_max();
         running.trusted_proxies = settings.trusted_proxies.clone();
         running
     }
@@ -181,7 +178,7 @@ impl Parts {
             tls.is_some_and(|tls| !tls.client_ca.is_empty() && !tls.is_client_optional),
         );
         if settings.access.is_none() {
-            guarded = guarded.body_bytes_max(settings.body_bytes_max);
+            guarded = guarded.body_bytes_max(settings.options.body_max().bytes);
         }
         let forwarding = |application: Boxed| match settings.trusted_proxies.is_empty() {
             true => application,
@@ -226,7 +223,7 @@ impl Parts {
         let objects = Boxed::new(Upkeep::new(files, objects));
         // The limit of the body is checked after access control: a client without the right to
         // write gets 401 or 403, whatever the size.
-        let bytes_max = settings.body_bytes_max;
+        let bytes_max = settings.options.body_max().bytes;
         let Some(control) = settings.access.as_ref().and(self.control.as_ref()) else {
             return objects;
         };
@@ -252,8 +249,8 @@ impl Parts {
         let server = Server::bind(address.to_bind())
             .workers(1)
             .pinned(false)
-            .driver(settings.driver)
-            .http2(settings.http2)
+            .driver(settings.options.driver().into())
+            .http2(settings.options.http2().is_on())
             .connections_max(sizes.admin_connections_max);
         let application = Replaceable::new(self.admin_application(settings, &address));
         let running = inherited.give(server, true).start(application.clone());
@@ -335,22 +332,22 @@ fn configure_server(settings: &Settings, addresses: &[ListenAddress], sizes: &Si
     let plain = plain.iter().map(ListenAddress::to_bind);
     let server = plain.fold(server, Server::also_bind_plain);
     let server = server
-        .backlog(settings.backlog)
-        .defer_accept(settings.defer_accept)
-        .http2(settings.http2)
+        .backlog(settings.options.backlog().0)
+        .defer_accept(settings.options.defer_accept())
+        .http2(settings.options.http2().is_on())
         // What a client has asked for is done, also if it does not wait for the response.
         .half_close(true)
-        .driver(settings.driver)
+        .driver(settings.options.driver().into())
         .workers(sizes.workers)
-        .placement(settings.placement)
-        .rebalance(settings.rebalance)
+        .placement(settings.options.placement().into())
+        .rebalance(settings.options.rebalance().is_on())
         .connections_max(sizes.connections_max)
         .descriptors(&sizes.descriptors)
         .driver_config(settings.driver_config(sizes.workers))
         .limits(settings.limits)
-        .drain_timeout(settings.drain_timeout)
+        .drain_timeout(settings.options.drain_timeout().duration_or_max())
         .access_log(settings.access_log);
-    match settings.proxy_protocol {
+    match settings.options.proxy_protocol() {
         true => server.proxy_protocol(settings.trusted_proxies.clone()),
         false => server,
     }

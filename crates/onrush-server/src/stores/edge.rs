@@ -3,7 +3,6 @@
 
 use crate::options::Options;
 use crate::options::tls_values::FilePath;
-use crate::options::units::{Size, Time};
 use crate::process::failure::{self, Failure};
 use crate::stores::cache_metrics::EDGE;
 use onrush::metrics::{Collector, MetricType, TextWriter};
@@ -15,10 +14,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The defaults of the options.
-const SIZE: Size = Size { bytes: 10 << 30 };
-const FRESH: Time = Time::seconds(10);
-const STALE: Time = Time::seconds(86_400);
 /// A smaller cache would have room for a few blocks only.
 const BYTES_MIN: u64 = 64 << 20;
 
@@ -45,7 +40,7 @@ impl EdgeSettings {
                 None => Ok(None),
             };
         };
-        let bytes_max = options.edge_size.unwrap_or(SIZE).bytes;
+        let bytes_max = options.edge_size().bytes;
         if bytes_max < BYTES_MIN {
             return Err(Failure::usage(format!(
                 "edge-size: {bytes_max} is less than 64MiB"
@@ -54,8 +49,8 @@ impl EdgeSettings {
         Ok(Some(EdgeSettings {
             dir,
             bytes_max,
-            fresh: options.edge_fresh.unwrap_or(FRESH).duration(),
-            stale: options.edge_stale.unwrap_or(STALE).duration(),
+            fresh: options.edge_fresh().duration(),
+            stale: options.edge_stale().duration(),
         }))
     }
 

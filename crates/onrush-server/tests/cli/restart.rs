@@ -291,7 +291,7 @@ fn a_mistake_in_the_configuration_does_not_end_the_server() {
     std::fs::write(&config, "workers = 0\n").expect("written");
     server.signal("USR2");
     server.logs("the restart failed: the new process has ended (exit status: 2)");
-    server.logs("workers: 0 is not in the range");
+    server.logs("workers: 0: write a whole number from 1 to 1024");
     assert!(server.get("/x").ends_with("content"));
     std::fs::write(&config, "workers = 1\nallow = 'put'\n").expect("written");
     let process = restart(server.child.id(), &mut manager);
