@@ -99,15 +99,6 @@ const NOT_HERE: [(&str, &[&str]); 8] = [
 
 #[test]
 fn each_module_is_here_or_has_a_reason() {
-    let modules = |text: &'static str| {
-        let names = text.lines().filter_map(|line| line.strip_prefix("mod "));
-        names.filter_map(|name| name.strip_suffix(';'))
-    };
-    let here = modules(include_str!("through_tls.rs"));
-    let elsewhere = NOT_HERE.iter().flat_map(|(_, names)| names.iter().copied());
-    let mut covered: Vec<&str> = here.chain(elsewhere).collect();
-    let mut all: Vec<&str> = modules(include_str!("main.rs")).collect();
-    covered.sort_unstable();
-    all.sort_unstable();
-    assert_eq!(covered, all);
+    let (main, here) = (include_str!("main.rs"), include_str!("through_tls.rs"));
+    testing::assert_all_modules(main, here, &NOT_HERE);
 }

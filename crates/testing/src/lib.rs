@@ -7,7 +7,7 @@
 //! `log` (what a test logs), `reserved_port` (ports for programs), `connect_from` (clients with
 //! other addresses), `read_some` (what a client receives), `reply` (responses of HTTP servers),
 //! `body` (content of objects), `example` (the examples as programs), `http2` (a client), `gateway`
-//! (requests of HTTP/1.1 through it).
+//! (requests of HTTP/1.1 through it), `modules` (binaries with the tests of another one).
 
 mod body;
 pub mod child;
@@ -18,6 +18,7 @@ pub mod gateway;
 pub mod http2;
 pub mod log;
 pub mod matrix;
+mod modules;
 pub mod panics;
 pub mod programs;
 mod read_some;
@@ -30,6 +31,7 @@ mod watchdog;
 
 pub use body::body;
 pub use connect_from::connect_from;
+pub use modules::assert_all_modules;
 pub use read_some::read_some;
 pub use reply::Reply;
 pub use reserved_port::ReservedPort;

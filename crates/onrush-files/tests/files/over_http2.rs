@@ -53,15 +53,6 @@ const NOT_HERE: [(&str, &[&str]); 1] = [("it is about the drivers of tests", &["
 
 #[test]
 fn each_module_is_here_or_has_a_reason() {
-    let modules = |text: &'static str| {
-        let names = text.lines().filter_map(|line| line.strip_prefix("mod "));
-        names.filter_map(|name| name.split_once(';').map(|(name, _)| name))
-    };
-    let here = modules(include_str!("over_http2.rs"));
-    let elsewhere = NOT_HERE.iter().flat_map(|(_, names)| names.iter().copied());
-    let mut covered: Vec<&str> = here.chain(elsewhere).collect();
-    let mut all: Vec<&str> = modules(include_str!("main.rs")).collect();
-    covered.sort_unstable();
-    all.sort_unstable();
-    assert_eq!(covered, all);
+    let (main, here) = (include_str!("main.rs"), include_str!("over_http2.rs"));
+    testing::assert_all_modules(main, here, &NOT_HERE);
 }

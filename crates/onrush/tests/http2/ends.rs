@@ -233,43 +233,46 @@ fn a_drain_is_announced_when_no_stream_is_open() {
     assert_eq!(peer.get("/hello").text(), "hello");
     peer.advance(Duration::from_secs(8));
     assert_eq!(peer.client.goaways, []);
-    peer.client.data(upload, &[1; 30_000], true);
-    peer.run();
-    assert_eq!(peer.client.answer(upload).text(), "60000 bytes, sum 60000");
+    finish_upload(&mut peer, upload);
     assert_eq!(peer.client.goaways, [ANNOUNCED], "with the last response");
     peer.advance(Duration::from_secs(1));
     assert!(peer.is_closed());
 }
 
-#[test]
-fn a_drain_is_announced_to_a_client_whose_requests_never_pause() {
+/// A client with half of an upload that began before a drain, and its stream.
+fn draining_upload() -> (Peer, u32) {
     let mut peer = Peer::of(&app, limits());
     let upload = peer.client.request("POST", "/whole", &[], false);
     peer.client.data(upload, &[1; 30_000], false);
     peer.run();
     peer.sim.drain();
+    (peer, upload)
+}
+
+/// Sends the other half, and checks the response.
+fn finish_upload(peer: &mut Peer, upload: u32) {
+    peer.client.data(upload, &[1; 30_000], true);
+    peer.run();
+    assert_eq!(peer.client.answer(upload).text(), "60000 bytes, sum 60000");
+}
+
+#[test]
+fn a_drain_is_announced_to_a_client_whose_requests_never_pause() {
+    let (mut peer, upload) = draining_upload();
     peer.advance(Duration::from_secs(6));
     assert_eq!(peer.client.goaways, []);
     assert_eq!(peer.get("/hello").text(), "hello");
     assert_eq!(peer.client.goaways, [ANNOUNCED]);
     peer.advance(Duration::from_secs(1));
-    peer.client.data(upload, &[1; 30_000], true);
-    peer.run();
-    assert_eq!(peer.client.answer(upload).text(), "60000 bytes, sum 60000");
+    finish_upload(&mut peer, upload);
     assert!(peer.is_closed());
 }
 
 #[test]
 fn an_upload_goes_on_while_the_server_drains() {
-    let mut peer = Peer::of(&app, limits());
-    let upload = peer.client.request("POST", "/whole", &[], false);
-    peer.client.data(upload, &[1; 30_000], false);
-    peer.run();
-    peer.sim.drain();
+    let (mut peer, upload) = draining_upload();
     peer.advance(Duration::from_secs(2));
-    peer.client.data(upload, &[1; 30_000], true);
-    peer.run();
-    assert_eq!(peer.client.answer(upload).text(), "60000 bytes, sum 60000");
+    finish_upload(&mut peer, upload);
     peer.advance(Duration::from_secs(1));
     assert!(peer.is_closed());
 }
