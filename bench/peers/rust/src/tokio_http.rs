@@ -13,17 +13,34 @@ use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio_rustls::TlsAcceptor;
 
+/// What hyper needs of a service in a task of tokio, over either version of HTTP.
+pub trait Service:
+    HttpService<
+        Incoming,
+        Future: Send + 'static,
+        Error: Into<Box<dyn Error + Send + Sync>>,
+        ResBody: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+    > + Clone
+    + Send
+    + 'static
+{
+}
+
+impl<S> Service for S where
+    S: HttpService<
+            Incoming,
+            Future: Send + 'static,
+            Error: Into<Box<dyn Error + Send + Sync>>,
+            ResBody: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+        > + Clone
+        + Send
+        + 'static
+{
+}
+
 /// Serves until the process ends. Fails if it cannot listen on the address, or if the certificate
 /// is unusable.
-pub fn serve<S>(arguments: &Arguments, service: S) -> io::Result<()>
-where
-    S: HttpService<Incoming> + Clone + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<Box<dyn Error + Send + Sync>>,
-    S::ResBody: Send + 'static,
-    <S::ResBody as Body>::Data: Send + 'static,
-    <S::ResBody as Body>::Error: Into<Box<dyn Error + Send + Sync>>,
-{
+pub fn serve(arguments: &Arguments, service: impl Service) -> io::Result<()> {
     let tls = match &arguments.certificate {
         Some((chain, key)) => Some(crate::tls::config(chain, key, arguments.http2)?),
         None => None,
@@ -59,18 +76,11 @@ where
 }
 
 /// Serves one connection. The client causes its errors.
-async fn connection<S>(
+async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    service: S,
+    service: impl Service,
     is_http2: bool,
-) where
-    S: HttpService<Incoming> + Clone + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<Box<dyn Error + Send + Sync>>,
-    S::ResBody: Send + 'static,
-    <S::ResBody as Body>::Data: Send + 'static,
-    <S::ResBody as Body>::Error: Into<Box<dyn Error + Send + Sync>>,
-{
+) {
     let stream = TokioIo::new(stream);
     if is_http2 {
         let http = http2::Builder::new(TokioExecutor::new());
