@@ -98,6 +98,16 @@ impl Section {
         }
     }
 
+    /// Adds the entries of another section of the same machine. Of two runs of a profile the later
+    /// one stays: a run begins with its date.
+    fn add(&mut self, other: Section) {
+        for (profile, run) in other.runs {
+            let known = self.runs.entry(profile).or_default();
+            *known = run.max(std::mem::take(known));
+        }
+        self.servers.extend(other.servers);
+    }
+
     fn text(&self, machine: &str) -> String {
         let lines = |rows: &BTreeMap<String, String>| -> String {
             let line = |(name, rest)| format!("| {name} | {rest} |\n");
@@ -119,13 +129,12 @@ fn page(
     (profile, run): (String, String),
     versions: &[(String, String)],
 ) -> String {
-    let sections = before.split(SECTION).skip(1);
-    let mut sections: BTreeMap<String, Section> = sections
-        .map(|text| {
-            let whose = text.split(RUNS).next().unwrap_or_default();
-            (format!("{SECTION}{whose}"), Section::read(text))
-        })
-        .collect();
+    let mut sections: BTreeMap<String, Section> = BTreeMap::new();
+    for text in before.split(SECTION).skip(1) {
+        let whose = text.split(RUNS).next().unwrap_or_default();
+        let section = sections.entry(format!("{SECTION}{whose}")).or_default();
+        section.add(Section::read(text));
+    }
     for section in sections.values_mut() {
         section.runs.remove(&profile);
     }
@@ -236,6 +245,27 @@ mod tests {
         let last = page(n, &fourth, row("put", "i | j"), &[]);
         let n_whole = n_whole.replace("| tail", "| put | i | j |\n| tail");
         assert_eq!(last, format!("{TITLE}{n_whole}"));
+    }
+
+    #[test]
+    fn sections_of_the_same_machine_become_one() {
+        let row = |name: &str, rest: &str| (name.to_owned(), rest.to_owned());
+        let m = "\n## m\n\nfacts\n";
+        let section = |runs: &str, servers: &str| format!("{m}{RUNS}{runs}{SERVERS}{servers}");
+        let old = "| get | 2026-01-02 | a |\n| put | 2026-01-01 | b |\n";
+        let new = "| put | 2026-01-03 | c |\n| scale | 2026-01-03 | d |\n";
+        let whole = section(
+            "| get | 2026-01-02 | a |\n| put | 2026-01-03 | c |\n| scale | 2026-01-03 | d |\n\
+             | tail | 2026-01-04 | e |\n",
+            "| go | 1 |\n| nginx | 2 |\n",
+        );
+        let servers = ["| go | 1 |\n", "| nginx | 2 |\n"];
+        for [first, second] in [[old, new], [new, old]] {
+            let twice = section(first, servers[0]) + &section(second, servers[1]);
+            let run = row("tail", "2026-01-04 | e");
+            let one = page(m, &(TITLE.to_owned() + &twice), run, &[]);
+            assert_eq!(one, format!("{TITLE}{whole}"));
+        }
     }
 
     #[test]
