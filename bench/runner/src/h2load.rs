@@ -4,11 +4,10 @@
 use crate::{
     client::Protocol,
     probe::Response,
-    wrk::{Report, Running},
+    wrk::{Report, Running, written},
 };
 use std::{
     fmt::Write,
-    fs,
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -97,9 +96,8 @@ impl Shape {
         }
         match self.requests {
             Requests::Distinct => {
-                let file = scratch.join("requests");
-                write(&file, &numbered(&base))?;
-                h2load.arg("--input-file").arg(file);
+                h2load.arg("--input-file");
+                h2load.arg(written(scratch, "requests", &numbered(&base))?);
             }
             _ => _ = h2load.arg(base + self.target()),
         }
@@ -126,15 +124,12 @@ fn numbered(base: &str) -> String {
 
 /// A file of `bytes` in `scratch`, which is written once.
 fn body(scratch: &Path, bytes: u64) -> Outcome<PathBuf> {
-    let file = scratch.join(format!("body-{bytes}"));
-    if !file.is_file() {
-        write(&file, &"x".repeat(bytes as usize))?;
+    let name = format!("body-{bytes}");
+    let file = scratch.join(&name);
+    match file.is_file() {
+        true => Ok(file),
+        false => written(scratch, &name, &"x".repeat(bytes as usize)),
     }
-    Ok(file)
-}
-
-fn write(file: &Path, text: &str) -> Outcome {
-    fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
 }
 
 /// Reads what curl prints: the body, and a line with the status and the version of HTTP. `None` if

@@ -2,7 +2,7 @@
 //! profiles; other modules measure. The public items are for the experiments, which start, load and
 //! observe servers in the same way.
 //!
-//! Modules, lowest first: `stats` `client` `http2` · `probe` `server` · `row` `wrk` · `uploads`
+//! Modules, lowest first: `stats` `client` `http2` · `probe` `server` · `wrk` `row` · `uploads`
 //! `handshakes` `h2load` `events` · `work` `calls` `backend` `peers` · `plan` · `bench` · `pair` ·
 //! `perf` · `profiles` `report` · `beside` `options`.
 

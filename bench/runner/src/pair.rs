@@ -361,13 +361,8 @@ fn judge(
         true => report.bytes / probed.wire_bytes as f64,
         false => report.requests,
     };
-    Ok(Metrics {
-        value: after.ns_since(before) / 1e3 / requests,
-        requests_per_s: requests / (report.us / 1e6),
-        p50_us: report.p50_us,
-        p99_us: report.p99_us,
-        p999_us: report.p999_us,
-    })
+    let value = after.ns_since(before) / 1e3 / requests;
+    Ok(Metrics::of(&report, requests, value))
 }
 
 /// System calls per request of `subject`, counted once per scenario.

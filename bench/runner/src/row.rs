@@ -1,6 +1,9 @@
 //! A row of the results: the two servers that are compared, and the measurements of every round.
 
-use crate::stats::{Summary, median};
+use crate::{
+    stats::{Summary, median},
+    wrk::Report,
+};
 
 /// The target for a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,6 +77,17 @@ impl Metrics {
         |metrics| metrics.p99_us,
         |metrics| metrics.p999_us,
     ];
+
+    /// Those of a load that has received `requests` responses.
+    pub(crate) fn of(report: &Report, requests: f64, value: f64) -> Metrics {
+        Metrics {
+            value,
+            requests_per_s: requests / report.us * 1e6,
+            p50_us: report.p50_us,
+            p99_us: report.p99_us,
+            p999_us: report.p999_us,
+        }
+    }
 
     pub(crate) fn only(value: f64) -> Metrics {
         Metrics {

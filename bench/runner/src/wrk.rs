@@ -8,7 +8,7 @@ use crate::{
 use std::{
     fs,
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 use xtask::shell::{Outcome, cannot_run};
@@ -135,13 +135,7 @@ impl Shape {
         seconds: u64,
         scratch: &Path,
     ) -> Outcome<Running> {
-        let write = |name: &str, text: &str| {
-            let file = scratch.join(name);
-            let written = fs::write(&file, text);
-            written.map_err(|error| format!("{}: {error}", file.display()))?;
-            Outcome::Ok(file)
-        };
-        let script = write("load.lua", &self.script())?;
+        let script = written(scratch, "load.lua", &self.script())?;
         let target = match &self.requests {
             Requests::Get { target, .. }
             | Requests::Post { target, .. }
@@ -150,7 +144,8 @@ impl Shape {
         };
         let mut wrk = Command::new("wrk");
         if protocol == Protocol::Https {
-            wrk.env("OPENSSL_CONF", write("openssl.cnf", OPENSSL_CONF)?);
+            let settings = written(scratch, "openssl.cnf", OPENSSL_CONF)?;
+            wrk.env("OPENSSL_CONF", settings);
         }
         wrk.args(["--threads", "1", "--timeout", "10s"])
             .arg(format!("--connections={}", self.connections))
@@ -160,6 +155,13 @@ impl Shape {
             .arg(format!("{}://{address}{target}", protocol.scheme()));
         Running::start(&wrk)
     }
+}
+
+/// Writes a file of a load to the folder `scratch`, and returns its path.
+pub(crate) fn written(scratch: &Path, name: &str, text: &str) -> Outcome<PathBuf> {
+    let file = scratch.join(name);
+    fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(file)
 }
 
 /// Batches of `depth` numbered requests, prepared before the measurement. After all [`BATCHES`]

@@ -23,13 +23,26 @@ const COLD: Files = Files {
 /// The CPU of nginx by ours is at least this: ours is at most 0.85 of it.
 const AHEAD_OF_NGINX: f64 = 1.0 / 0.85;
 
+/// The target of the only file.
+pub(super) const FILE: &str = "/file";
+
 /// One file, requested repeatedly.
 pub(super) fn one(name: &str, bytes: u64, connections: u32) -> Scenario {
-    let load = Load::get(connections, "/file");
-    let mut scenario = Scenario::new("get", name, Role::Files, load);
+    let load = Load::get(connections, FILE);
+    let volume_bytes = (bytes > 1 << 14).then_some(bytes);
+    Scenario {
+        volume_bytes,
+        ..one_in(("get", name), Role::Files, load, bytes)
+    }
+}
+
+/// One file of `bytes` in `role`, in the page cache, that `load` requests as [`FILE`]. `name` is
+/// that of the profile, and that of the scenario.
+pub(super) fn one_in(name: (&'static str, &str), role: Role, load: Load, bytes: u64) -> Scenario {
+    let mut scenario = Scenario::new(name.0, name.1, role, load);
     scenario.content = Content::Hot(Files { count: 1, bytes });
     scenario.expect = Expect::BodyBytes(bytes);
-    scenario.volume_bytes = (bytes > 1 << 14).then_some(bytes);
+    scenario.volume_bytes = Some(bytes);
     scenario
 }
 

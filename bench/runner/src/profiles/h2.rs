@@ -1,13 +1,17 @@
 //! HTTP/2: small responses, files, uploads to the sink, and the memory of idle connections. The
 //! reference of small responses is libh2o with a constant response.
 
-use super::{Step, files::LARGE_BYTES, idle, pair_step};
+use super::{
+    Step,
+    files::{FILE, LARGE_BYTES, one_in},
+    idle, objects, pair_step,
+};
 use crate::{
     bench::Bench,
     h2load::{Requests, Shape},
     peers::Role,
-    plan::{Content, Expect, Load, Scenario, Targets},
-    work::{Files, Place},
+    plan::{Load, Scenario, Targets},
+    work::Place,
 };
 
 const CANNED: &str = "h2o-canned";
@@ -59,12 +63,8 @@ fn beside_canned(most: Option<f64>) -> Targets {
 
 /// One file in the page cache.
 fn file(name: &str, bytes: u64) -> Scenario {
-    let target = "/file";
-    let load = load((16, 32), Requests::Get { target });
-    let mut scenario = Scenario::new("h2", name, Role::H2Files, load);
-    scenario.content = Content::Hot(Files { count: 1, bytes });
-    scenario.expect = Expect::BodyBytes(bytes);
-    scenario.volume_bytes = Some(bytes);
+    let load = load((16, 32), Requests::Get { target: FILE });
+    let mut scenario = one_in(("h2", name), Role::H2Files, load, bytes);
     scenario.seconds_min = 2;
     scenario
 }
@@ -75,14 +75,9 @@ fn put() -> Scenario {
         count: UPLOADS,
     };
     let load = load((UPLOADING, 1), requests);
-    let mut scenario = Scenario::new("h2", "PUT of 40 MB, sink", Role::H2Sink, load);
-    // For the files that h2load sends.
-    scenario.content = Content::Uploads(Place::Memory);
-    // Responses differ for new and for replaced objects.
-    scenario.slack = 1.0;
-    scenario.volume_bytes = Some(LARGE_BYTES);
-    scenario.seconds_min = 3;
-    scenario
+    // The folder in memory is for the files that h2load sends.
+    let name = ("h2", "PUT of 40 MB, sink");
+    objects::large_by(name, Role::H2Sink, Place::Memory, load)
 }
 
 pub(super) fn h2(bench: &Bench) -> Vec<Step> {

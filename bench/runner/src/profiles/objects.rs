@@ -22,16 +22,32 @@ const ANY_LENGTH: f64 = 1.0;
 /// Rounds of a row that writes gigabytes to a disk.
 const DISK_ROUNDS_MAX: u32 = 7;
 
-/// Uploads of 40 MB from 32 clients. Each client replaces its own object, which limits the memory.
-fn large(name: &str, role: Role, place: Place) -> Scenario {
+/// Uploads of 40 MB. Each client replaces its own object, which limits the memory. `name` is that
+/// of the profile, and that of the scenario.
+pub(super) fn large(
+    name: (&'static str, &str),
+    role: Role,
+    place: Place,
+    clients: u32,
+) -> Scenario {
     let shape = Shape {
-        clients: CLIENTS,
+        clients,
         body_bytes: LARGE_BYTES,
         fresh: false,
         has_type: false,
         count: None,
     };
-    let mut scenario = Scenario::new("put", name, role, Load::Uploads(shape));
+    large_by(name, role, place, Load::Uploads(shape))
+}
+
+/// Uploads of 40 MB by any load.
+pub(super) fn large_by(
+    name: (&'static str, &str),
+    role: Role,
+    place: Place,
+    load: Load,
+) -> Scenario {
+    let mut scenario = Scenario::new(name.0, name.1, role, load);
     scenario.content = Content::Uploads(place);
     scenario.slack = ANY_LENGTH;
     scenario.volume_bytes = Some(LARGE_BYTES);
@@ -86,6 +102,7 @@ pub(super) fn put(bench: &Bench) -> Vec<Step> {
         also: vec![STORE],
         ..Targets::default()
     };
+    let large = |name, role, place| large(("put", name), role, place, CLIENTS);
     let to_sink = large("40 MB, sink", Role::Sink, Place::Memory);
     let mut steps = pairs(bench, &to_sink, &sink);
     let small_memory = small("4 KiB, memory", Role::Put, Place::Memory);

@@ -1,14 +1,17 @@
 //! TLS 1.3 with a P-256 certificate: small responses, handshakes, files, uploads, and the memory of
 //! idle connections.
 
-use super::{Step, files::LARGE_BYTES, idle, on_both, pairs};
+use super::{
+    Step,
+    files::{FILE, LARGE_BYTES, one_in},
+    idle, objects, on_both, pairs,
+};
 use crate::{
     bench::Bench,
     handshakes,
     peers::{Driver, Role},
-    plan::{Content, Expect, Load, Scenario, Targets},
-    uploads,
-    work::{Files, Place},
+    plan::{Load, Scenario, Targets},
+    work::Place,
     wrk::Requests,
 };
 
@@ -101,11 +104,8 @@ fn file(bench: &Bench, name: &str, bytes: u64, connections: u32) -> Vec<Step> {
         ahead_of: vec![("nginx", 1.0 / 0.68), ("h2o", 1.0), ("lighttpd", 1.0)],
         ..Targets::default()
     };
-    let load = Load::get(connections, "/file");
-    let mut scenario = Scenario::new("tls", name, Role::TlsFiles, load);
-    scenario.content = Content::Hot(Files { count: 1, bytes });
-    scenario.expect = Expect::BodyBytes(bytes);
-    scenario.volume_bytes = Some(bytes);
+    let load = Load::get(connections, FILE);
+    let mut scenario = one_in(("tls", name), Role::TlsFiles, load, bytes);
     scenario.seconds_min = 2;
     pairs(bench, &scenario, &targets)
 }
@@ -116,19 +116,8 @@ fn put(bench: &Bench) -> Vec<Step> {
         ahead_of: vec![("nginx", 1.0), ("hyper", 1.0)],
         ..Targets::default()
     };
-    let load = Load::Uploads(uploads::Shape {
-        clients: UPLOADING,
-        body_bytes: LARGE_BYTES,
-        fresh: false,
-        has_type: false,
-        count: None,
-    });
-    let mut scenario = Scenario::new("tls", "PUT of 40 MB, memory", Role::TlsPut, load);
-    scenario.content = Content::Uploads(Place::Memory);
-    // Responses differ for new and for replaced objects.
-    scenario.slack = 1.0;
-    scenario.volume_bytes = Some(LARGE_BYTES);
-    scenario.seconds_min = 3;
+    let name = ("tls", "PUT of 40 MB, memory");
+    let scenario = objects::large(name, Role::TlsPut, Place::Memory, UPLOADING);
     pairs(bench, &scenario, &targets)
 }
 

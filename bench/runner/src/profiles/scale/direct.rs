@@ -203,13 +203,10 @@ impl Task {
             let report: wrk::Report = running.finish()?;
             match report.status + report.connect + report.read + report.timeout > 0.0 {
                 true => Err("requests failed".to_owned()),
-                false => Ok(Metrics {
-                    value: report.requests / report.us * 1e6,
-                    requests_per_s: report.requests / report.us * 1e6,
-                    p50_us: report.p50_us,
-                    p99_us: report.p99_us,
-                    p999_us: report.p999_us,
-                }),
+                false => {
+                    let rate = report.requests / report.us * 1e6;
+                    Ok(Metrics::of(&report, report.requests, rate))
+                }
             }
         };
         Ok(Round {
