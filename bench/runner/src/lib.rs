@@ -3,8 +3,8 @@
 //! observe servers in the same way.
 //!
 //! Modules, lowest first: `stats` `client` `http2` · `probe` `server` · `wrk` `row` · `uploads`
-//! `handshakes` `h2load` `events` · `work` `calls` `backend` `peers` · `plan` · `bench` · `pair` ·
-//! `perf` · `profiles` `report` · `beside` `options`.
+//! `handshakes` `h2load` `trailers` `flood` `delay` `events` · `work` `calls` `backend` `peers` ·
+//! `plan` · `bench` · `pair` · `perf` · `profiles` `report` · `beside` `options`.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,9 @@ pub mod beside;
 mod calls;
 mod client;
 mod clients;
+mod delay;
 mod events;
+mod flood;
 mod h2load;
 mod handshakes;
 mod http2;
@@ -29,6 +31,7 @@ pub mod report;
 pub mod row;
 pub mod server;
 pub mod stats;
+mod trailers;
 pub mod uploads;
 mod work;
 pub mod wrk;
@@ -73,6 +76,8 @@ pub fn main() -> ExitCode {
             handshakes::main(&arguments[1..]).map(|()| ExitCode::SUCCESS)
         }
         Some(events::SUBCOMMAND) => events::main(&arguments[1..]).map(|()| ExitCode::SUCCESS),
+        Some(flood::SUBCOMMAND) => flood::main(&arguments[1..]).map(|()| ExitCode::SUCCESS),
+        Some(trailers::SUBCOMMAND) => trailers::main(&arguments[1..]).map(|()| ExitCode::SUCCESS),
         Some(uploads::SUBCOMMAND) => uploads::main(&arguments[1..]).map(|()| ExitCode::SUCCESS),
         _ => {
             let options = Options::parse();
@@ -183,6 +188,9 @@ fn install(bench: &mut Bench, options: &Options, profiles: &[&Profile]) -> Outco
         ])?;
         if profiles.iter().any(|profile| profile.name == "h2") {
             packages::need(&[("h2load", "nghttp2-client"), ("curl", "curl")])?;
+            if let Err(reason) = packages::need(&[("chromium", "chromium")]) {
+                eprintln!("no browser loads a page: {reason}");
+            }
         }
         // Without perf, strace counts system calls. Without both, the column is empty.
         if let Err(reason) = packages::need(&[("perf", "linux-perf")]) {

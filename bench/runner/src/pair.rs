@@ -16,6 +16,7 @@ use crate::{
     probe::{Response, probe_over},
     row::{Metrics, Round, Row},
     server::{Server, Usage, free_port},
+    trailers,
     work::{self, Place},
     wrk::{Report, Running},
 };
@@ -260,6 +261,7 @@ fn probed(scenario: &Scenario, address: SocketAddr, scratch: &Path) -> Outcome<R
         }
         Load::Handshakes(_) => handshakes::Shape::request(address).into_bytes(),
         Load::H2(shape) => return shape.probe(protocol, address, scratch),
+        Load::Trailers(_) => return trailers::Shape::probe(address),
     };
     probe_over(protocol, address, &request)
 }
@@ -289,6 +291,7 @@ fn begin(scenario: &Scenario, on: &Started, seconds: u64) -> Outcome<Running> {
         Load::Uploads(shape) => shape.start_over(protocol, address, seconds),
         Load::Handshakes(shape) => shape.start(address, seconds),
         Load::H2(shape) => shape.start(protocol, address, seconds, &on.scratch),
+        Load::Trailers(shape) => shape.start(address, seconds),
     }
 }
 
@@ -350,6 +353,7 @@ fn judge(
     let (in_flight, by_bytes) = match &scenario.load {
         Load::Wrk(shape) => (shape.connections * shape.depth(), true),
         Load::H2(shape) => (shape.connections * shape.streams, true),
+        Load::Trailers(shape) => (shape.connections * shape.streams, true),
         Load::Uploads(_) | Load::Handshakes(_) => (0, false),
     };
     let in_flight = f64::from(in_flight);

@@ -6,7 +6,7 @@ use crate::{
     h2load, handshakes,
     peers::{Driver, Peer, Role},
     row::{About, Target},
-    uploads,
+    trailers, uploads,
     work::{Files, Place},
     wrk,
 };
@@ -38,7 +38,7 @@ pub(crate) fn omits(peer: &Peer, role: Role) -> Vec<&'static str> {
         Role::Hello | Role::TlsHello | Role::H2Hello | Role::H2TlsHello => "hello",
         Role::Json => "json",
         Role::Axum => "axum",
-        Role::Echo => "echo",
+        Role::Echo | Role::H2Echo => "echo",
         Role::Files | Role::TlsFiles | Role::H2Files | Role::Remote => "files",
         Role::Put
         | Role::PutDurable
@@ -63,6 +63,7 @@ pub(crate) enum Load {
     Uploads(uploads::Shape),
     Handshakes(handshakes::Shape),
     H2(h2load::Shape),
+    Trailers(trailers::Shape),
 }
 
 impl Load {
@@ -84,6 +85,7 @@ impl Load {
             Load::Uploads(shape) => shape.clients,
             Load::Handshakes(shape) => shape.clients,
             Load::H2(shape) => shape.connections,
+            Load::Trailers(shape) => shape.connections,
         }
     }
 }

@@ -5,6 +5,8 @@
 //	                       GET /stream with a body that never ends
 //	peer-go --tls-cert FILE --tls-key FILE PORT [FOLDER]    speaks HTTPS
 //	peer-go --version
+//
+// Clients may speak HTTP/2, without TLS by prior knowledge.
 package main
 
 import (
@@ -144,8 +146,12 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	server := http.Server{Handler: mux, Protocols: new(http.Protocols)}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetHTTP2(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
 	if *chain != "" {
-		log.Fatal(http.ServeTLS(socket, mux, *chain, *key))
+		log.Fatal(server.ServeTLS(socket, *chain, *key))
 	}
-	log.Fatal(http.Serve(socket, mux))
+	log.Fatal(server.Serve(socket))
 }

@@ -53,6 +53,8 @@ pub(crate) enum Role {
     H2Files,
     /// [`Role::Sink`] over HTTP/2 without TLS.
     H2Sink,
+    /// [`Role::Echo`] over HTTP/2 without TLS.
+    H2Echo,
     /// `GET /NAME` → the object of that name in the bucket and folder that [`Launch::folder`] is.
     Remote,
     /// `PUT /NAME` stores the body as that object.
@@ -67,6 +69,7 @@ impl Role {
             Role::TlsFiles | Role::H2Files => Role::Files,
             Role::TlsPut => Role::Put,
             Role::H2Sink => Role::Sink,
+            Role::H2Echo => Role::Echo,
             plain => plain,
         }
     }
@@ -75,7 +78,7 @@ impl Role {
     pub(crate) fn is_http2(self) -> bool {
         matches!(
             self,
-            Role::H2Hello | Role::H2TlsHello | Role::H2Files | Role::H2Sink
+            Role::H2Hello | Role::H2TlsHello | Role::H2Files | Role::H2Sink | Role::H2Echo
         )
     }
 

@@ -273,6 +273,7 @@ const ROLES: &[Role] = &[
     Role::H2TlsHello,
     Role::H2Files,
     Role::H2Sink,
+    Role::H2Echo,
     Role::Remote,
     Role::RemotePut,
 ];

@@ -23,6 +23,7 @@ const HYPER: Peer = Peer {
         Role::H2Hello,
         Role::H2TlsHello,
         Role::H2Sink,
+        Role::H2Echo,
     ],
     configuration: "hyper's HTTP/1 on one thread of tokio (`current_thread`) with \
         `pipeline_flush`, no timer; TCP_NODELAY, deferred accept, backlog 4096. Files in memory \

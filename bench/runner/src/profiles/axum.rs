@@ -29,6 +29,7 @@ const OTHER: Design = (", tasks of tokio", Some(("ONRUSH_TOWER_SPAWN", "1")));
 
 /// Idle connections, of which those of `axum::serve` each have a task and buffers.
 const IDLE: idle::Kind = idle::Kind {
+    per: idle::Per::Connection,
     profile: "axum",
     role: Role::Axum,
     few: 1_000,

@@ -1,16 +1,19 @@
-//! HTTP/2: small responses, files, uploads to the sink, and the memory of idle connections. The
-//! reference of small responses is libh2o with a constant response.
+//! HTTP/2: small responses, files, uploads to the sink, requests with trailers, the memory of idle
+//! connections and streams, a page in a browser, and latency during a flood. The reference of small
+//! responses is libh2o with a constant response.
 
 use super::{
     Step,
     files::{FILE, LARGE_BYTES, one_in},
-    idle, objects, pair_step,
+    flood, idle, objects, page, pair_step,
 };
 use crate::{
     bench::Bench,
     h2load::{Requests, Shape},
     peers::Role,
     plan::{Load, Scenario, Targets},
+    row::About,
+    trailers,
     work::Place,
 };
 
@@ -21,6 +24,7 @@ const UPLOADS: u32 = 24;
 const UPLOADING: u32 = 8;
 
 const IDLE: idle::Kind = idle::Kind {
+    per: idle::Per::Connection,
     profile: "h2",
     role: Role::H2Hello,
     few: 1_000,
@@ -28,8 +32,19 @@ const IDLE: idle::Kind = idle::Kind {
     is_below_nginx: false,
 };
 
-/// Target for the resident memory of an idle connection.
+/// Streams that wait: 10 to 80 on each connection, fewer than any server permits.
+const WAITING: idle::Kind = idle::Kind {
+    per: idle::Per::Stream(50),
+    profile: "h2",
+    role: Role::H2Echo,
+    few: 500,
+    many: 4_000,
+    is_below_nginx: false,
+};
+
+/// Targets for the resident memory of an idle connection and of a waiting stream.
 const IDLE_BYTES_MAX: f64 = 4.0 * 1024.0;
+const WAITING_BYTES_MAX: f64 = 300.0;
 
 /// Connections, and streams of each.
 type Crowd = (u32, u32);
@@ -80,6 +95,17 @@ fn put() -> Scenario {
     objects::large_by(name, Role::H2Sink, Place::Memory, load)
 }
 
+/// Small uploads that are sent back, with trailers.
+fn with_trailers() -> Scenario {
+    let shape = trailers::Shape {
+        connections: 16,
+        streams: 32,
+    };
+    let name = "POST of 1 KiB with trailers, 16 × 32";
+    let load = Load::Trailers(shape);
+    Scenario::new("h2", name, Role::H2Echo, load)
+}
+
 pub(super) fn h2(bench: &Bench) -> Vec<Step> {
     let get = || Requests::Get { target: "/" };
     let plain = |name, crowd| hello(name, Role::H2Hello, crowd, get());
@@ -94,26 +120,33 @@ pub(super) fn h2(bench: &Bench) -> Vec<Step> {
         against: names.iter().map(|&name| (name, Some(1.0))).collect(),
         ..Targets::default()
     };
+    let files = || beside(&["h2o", "nginx"]);
     let all = [
         (plain("16 × 32", (16, 32)), beside_canned(Some(0.90))),
         (plain("1 × 100", (1, 100)), beside_canned(Some(0.95))),
         (plain("512 × 8", (512, 8)), beside_canned(Some(0.95))),
         (distinct, beside_canned(None)),
         (tls, beside_canned(Some(0.90))),
-        (file("GET of 16 KiB", 16 * 1024), beside(&["h2o", "nginx"])),
-        (file("GET of 1 MB", 1_000_000), beside(&["h2o", "nginx"])),
+        (file("GET of 16 KiB", 16 * 1024), files()),
+        (file("GET of 1 MB", 1_000_000), files()),
         (put(), beside(&[CANNED, "hyper"])),
+        (with_trailers(), beside(&["hyper"])),
     ];
     let mut steps = Vec::new();
     for (at, (scenario, targets)) in all.iter().enumerate() {
         let mut pairings = bench.field.pairings(scenario.role, targets);
         if bench.effort.quick && at > 0 {
-            let is_named = |name| targets.against.iter().any(|(other, _)| *other == name);
-            pairings.retain(|pairing| is_named(pairing.reference.peer.name));
+            // The other peers are measured with one of the plain small responses.
+            let has_all = scenario.role != Role::H2Hello;
+            let is_kept = |about| about == About::Feature || (has_all && about == About::Peer);
+            pairings.retain(|pairing| is_kept(pairing.about));
         }
         let step = |pairing| pair_step(scenario, pairing);
         steps.extend(pairings.into_iter().map(step));
     }
     steps.push(idle::step(bench, IDLE, IDLE_BYTES_MAX));
+    steps.push(idle::step(bench, WAITING, WAITING_BYTES_MAX));
+    steps.extend(page::steps(bench));
+    steps.extend(flood::steps(bench));
     steps
 }

@@ -1,11 +1,11 @@
-//! Memory of a server per idle keep-alive connection: the slope between few and many connections,
-//! which excludes the memory that the process needs without connections.
+//! Memory of a server per idle keep-alive connection, or per stream that waits: the slope between
+//! few and many of them, which excludes the memory that the process needs without.
 
 use super::{Step, others, title};
 use crate::{
     bench::{Bench, NO_TIME},
     client::{Client, Stream},
-    http2,
+    http2::{self, END_HEADERS, HEADERS, POST_ECHO},
     peers::{Launch, Role},
     plan::{Pairing, Subject},
     probe,
@@ -13,15 +13,39 @@ use crate::{
     server::{Server, free_port},
     work::Place,
 };
-use std::{io::Write, net::TcpStream, thread, time::Duration};
+use std::{
+    io::{self, Write},
+    net::TcpStream,
+    ops::Range,
+    thread,
+    time::Duration,
+};
 use xtask::shell::Outcome;
+
+/// What memory is measured of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Per {
+    Connection,
+    /// A request over HTTP/2 that waits for its body, on one of this number of connections.
+    Stream(usize),
+}
+
+impl Per {
+    fn unit(self) -> &'static str {
+        match self {
+            Per::Connection => "bytes/connection",
+            Per::Stream(_) => "bytes/stream",
+        }
+    }
+}
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
+    pub(super) per: Per,
     pub(super) profile: &'static str,
     pub(super) role: Role,
-    /// The numbers of connections.
+    /// The numbers of connections or streams.
     pub(super) few: usize,
     pub(super) many: usize,
     /// Whether a connection is to need less than one of nginx.
@@ -29,6 +53,7 @@ pub(super) struct Kind {
 }
 
 const PLAIN: Kind = Kind {
+    per: Per::Connection,
     profile: "idle",
     role: Role::Hello,
     few: 5_000,
@@ -42,6 +67,9 @@ const PLAIN_BYTES_MAX: f64 = 512.0;
 impl Kind {
     fn scenario(&self) -> String {
         let (few, many) = (self.few, self.many);
+        if let Per::Stream(connections) = self.per {
+            return format!("{few} to {many} waiting streams on {connections} connections");
+        }
         match self.role {
             Role::TlsHello | Role::H2Hello => format!("{few} to {many} idle connections"),
             _ => format!("{few} to {many} connections"),
@@ -199,7 +227,7 @@ fn empty_row(bench: &Bench, kind: &Kind, subject: &Subject) -> Row {
     Row {
         profile: kind.profile,
         scenario: kind.scenario(),
-        unit: "bytes/connection",
+        unit: kind.per.unit(),
         server: bench.side(subject, kind.role),
         access_log: "off",
         ..Row::default()
@@ -209,13 +237,13 @@ fn empty_row(bench: &Bench, kind: &Kind, subject: &Subject) -> Row {
 /// The measurements of a server.
 #[derive(Default)]
 struct Slopes {
-    /// Bytes per connection.
+    /// Bytes of each.
     all: Vec<f64>,
     /// The peak resident memory.
     peak_bytes: Option<u64>,
 }
 
-/// Bytes per connection, measured as often as the time permits. `voids` gets the reasons why not.
+/// Bytes of each, measured as often as the time permits. `voids` gets the reasons why not.
 fn slopes(bench: &mut Bench, kind: &Kind, subject: &Subject, voids: &mut Vec<String>) -> Slopes {
     let mut slopes = Slopes::default();
     if let Some(reason) = bench.missing.get(subject.peer.name) {
@@ -250,7 +278,7 @@ fn slopes(bench: &mut Bench, kind: &Kind, subject: &Subject, voids: &mut Vec<Str
     slopes
 }
 
-/// Bytes per connection, and the peak resident memory.
+/// Bytes of each, and the peak resident memory.
 fn slope(bench: &mut Bench, kind: &Kind, subject: &Subject) -> Outcome<(f64, u64)> {
     let launch = Launch {
         role: kind.role,
@@ -264,22 +292,40 @@ fn slope(bench: &mut Bench, kind: &Kind, subject: &Subject) -> Outcome<(f64, u64
     let mut server = Server::start(&command, launch.port)?;
     let client = Client::new(kind.role.protocol())?;
     let mut idle = Vec::with_capacity(kind.many);
-    let mut resident = |count| open(bench, (kind.role, &client), &mut server, &mut idle, count);
+    let mut streams = 0;
+    let mut resident = |count| {
+        let connections = match kind.per {
+            Per::Connection => count,
+            Per::Stream(connections) => connections,
+        };
+        open(
+            bench,
+            (kind.role, &client),
+            &mut server,
+            &mut idle,
+            connections,
+        )?;
+        if let Per::Stream(_) = kind.per {
+            let each = count / connections;
+            ask(&mut idle, streams..each).map_err(|error| error.to_string())?;
+            streams = each;
+        }
+        settled(&mut server, &idle, count)
+    };
     let (few, many) = (resident(kind.few)?, resident(kind.many)?);
     let slope = (many as f64 - few as f64) / (kind.many - kind.few) as f64;
     Ok((slope, server.peak_bytes()?))
 }
 
-/// Opens connections until there are `count`, with one request and response on each. Returns the
-/// server's resident memory while all of them are idle. The client's state of TLS is dropped, which
-/// the server does not notice.
+/// Opens connections until there are `count`, with one request and response on each. The client's
+/// state of TLS is dropped, which the server does not notice.
 fn open(
     bench: &Bench,
     (role, client): (Role, &Client),
     server: &mut Server,
     idle: &mut Vec<TcpStream>,
     count: usize,
-) -> Outcome<u64> {
+) -> Outcome {
     let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", server.address);
     while idle.len() < count {
         let failed = |error: String| format!("connection {}: {error}", idle.len() + 1);
@@ -296,10 +342,28 @@ fn open(
         }
         idle.push(stream.into_socket());
     }
+    Ok(())
+}
+
+/// Begins requests on each of the connections that wait for their bodies. Numbers begin at 0, after
+/// the request with which a connection was opened.
+fn ask(connections: &mut [TcpStream], numbers: Range<usize>) -> io::Result<()> {
+    let mut frames = Vec::new();
+    for number in numbers {
+        let stream = 3 + 2 * number as u32;
+        http2::push(&mut frames, (HEADERS, END_HEADERS), stream, POST_ECHO);
+    }
+    connections
+        .iter_mut()
+        .try_for_each(|connection| connection.write_all(&frames))
+}
+
+/// The server's resident memory when all that was opened is idle.
+fn settled(server: &mut Server, idle: &[TcpStream], count: usize) -> Outcome<u64> {
     thread::sleep(SETTLE);
     match server.runs() && still_open(idle) {
         true => server.resident_bytes(),
-        false => Err(format!("closed connections before there were {count}")),
+        false => Err(format!("some were closed before there were {count}")),
     }
 }
 

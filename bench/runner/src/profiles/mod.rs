@@ -4,12 +4,15 @@ mod axum;
 mod events;
 mod features;
 mod files;
+mod flood;
 mod h2;
 mod hello;
 mod idle;
+mod latency;
 mod list;
 mod mixed;
 mod objects;
+mod page;
 mod scale;
 mod tail;
 mod tls;
@@ -95,7 +98,8 @@ pub(crate) const PROFILES: &[Profile] = &[
     },
     Profile {
         name: "h2",
-        what: "HTTP/2: small responses, files, uploads to the sink, and idle connections",
+        what: "HTTP/2: small responses, files, uploads, trailers, idle connections and streams, a \
+            page in Chromium, latency during a flood",
         is_remote: false,
         steps: h2::h2,
     },
@@ -160,6 +164,8 @@ enum Task {
     Events(events::Task),
     Tail(tail::Task),
     List(list::Task),
+    Page(page::Task),
+    Flood(flood::Task),
     Mixed(mixed::Task),
     Direct(scale::direct::Task),
     Memory(scale::memory::Task),
@@ -175,6 +181,8 @@ impl Step {
             Task::Events(task) => task.run(bench),
             Task::Tail(task) => task.run(bench),
             Task::List(task) => task.run(bench),
+            Task::Page(task) => task.run(bench),
+            Task::Flood(task) => task.run(bench),
             Task::Mixed(task) => task.run(bench),
             Task::Direct(task) => task.run(bench),
             Task::Memory(task) => task.run(bench),

@@ -29,6 +29,7 @@ const HANDSHAKING: u32 = 16;
 const UPLOADING: u32 = 8;
 
 const IDLE: idle::Kind = idle::Kind {
+    per: idle::Per::Connection,
     profile: "tls",
     role: Role::TlsHello,
     few: 1_000,

@@ -28,7 +28,7 @@ pub(super) const H2O_CANNED: Peer = Peer {
     name: NAME,
     kind: Kind::Peer,
     driver: None,
-    roles: &[Role::H2Hello, Role::H2TlsHello, Role::H2Sink],
+    roles: &[Role::H2Hello, Role::H2TlsHello, Role::H2Sink, Role::H2Echo],
     configuration: "libh2o on its own event loop, one thread, backlog 4096, idle time 75 s; one \
         handler sends a constant response in memory to every request; bodies are collected in \
         memory. TLS by OpenSSL.",

@@ -20,9 +20,14 @@ pub(super) const GO: Peer = Peer {
         Role::TlsHello,
         Role::TlsFiles,
         Role::TlsPut,
+        Role::H2Hello,
+        Role::H2TlsHello,
+        Role::H2Files,
+        Role::H2Echo,
     ],
     configuration: "net/http with GOMAXPROCS=1 and its defaults, deferred accept; encoding/json \
-        for each response, files by `http.FileServer`, uploads by `io.Copy`, TLS by crypto/tls.",
+        for each response, files by `http.FileServer`, uploads by `io.Copy`, TLS by crypto/tls; \
+        also HTTP/2 without TLS by prior knowledge.",
     omits: &[
         "no Server field",
         "no time limits",

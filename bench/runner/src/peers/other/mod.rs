@@ -1,6 +1,7 @@
 //! Peers that are not written in Rust, and complete servers: their configuration, installation and
 //! start.
 
+mod caddy;
 mod canned;
 mod go;
 mod remote;
@@ -24,6 +25,7 @@ pub(crate) const PEERS: &[Peer] = &[
     NGINX,
     web::H2O,
     canned::H2O_CANNED,
+    caddy::CADDY,
     web::LIGHTTPD,
     remote::NGINX_PROXY,
     remote::RCLONE,
@@ -145,6 +147,10 @@ mod tests {
             ("lighttpd/1.4.69 (ssl) - a light server", "1.4.69"),
             ("rclone v1.60.1-DEV\n- os/version: debian", "1.60.1-DEV"),
             ("go1.26.8\n", "1.26.8"),
+            (
+                "v2.6.2 h1:wKoFIxpmOJLGl3QXoo6PNbYvGW4xLEgo32GPBEjWL8o=\n",
+                "2.6.2",
+            ),
         ];
         for (text, version) in printed {
             assert_eq!(version_in(text), Some(version), "{text}");

@@ -138,6 +138,7 @@ pub(super) const H2O: Peer = Peer {
         Role::H2Hello,
         Role::H2TlsHello,
         Role::H2Files,
+        Role::H2Echo,
     ],
     configuration: "One thread, no access log, keep-alive 75 s; / is a file of 13 bytes \
         (`file.file`, which needs less CPU than mruby; there are no constant responses), /json and \
@@ -162,7 +163,8 @@ const H2O_JSON: &str = r#"        mruby.handler: |
           end"#;
 const H2O_ECHO: &str = r#"        mruby.handler: |
           lambda do |env|
-            body = env["rack.input"].read
+            input = env["rack.input"]
+            body = input.nil? ? "" : input.read
             [200, {"content-type" => "application/octet-stream"}, [body]]
           end"#;
 

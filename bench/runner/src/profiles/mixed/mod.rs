@@ -2,7 +2,7 @@
 
 mod sample;
 
-use super::{Step, others};
+use super::{Step, latency::Window, others};
 use crate::{
     bench::{Bench, NO_TIME},
     peers::{Driver, Kind, Role},
@@ -10,7 +10,7 @@ use crate::{
     row::{About, Metrics, Round, Row, Side, Target},
     stats::median,
 };
-use sample::{Mix, Sample, Trial, Window};
+use sample::{Mix, Sample, Trial};
 use std::time::Duration;
 use xtask::shell::{Outcome, cargo, run};
 

@@ -1,13 +1,13 @@
 //! One trial: starts a server, measures its latency without and with the background load, and stops
 //! it.
 
+use super::super::latency::{Asked, CONNECTIONS, Priority, Window};
 use crate::{
     bench::Bench,
     peers::{Launch, Role, Setup},
     plan::Subject,
     probe::probe,
-    row::Metrics,
-    server::{CLIENT_CORE, Server, Usage, free_port, pinned},
+    server::{CLIENT_CORE, Server, free_port, pinned},
     work::Place,
 };
 use serde_json::Value;
@@ -19,18 +19,15 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{self, Receiver},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
-use xtask::shell::{Outcome, cannot_run, capture};
+use xtask::shell::{Outcome, cannot_run};
 
-/// Connections of small GETs, and their total rate per second. The rate is a small part of the
-/// capacity of a core, so the latency without the background is that of a lightly loaded server.
-const CONNECTIONS: u32 = 64;
-const RATE: u32 = 2000;
-
-/// Maximum delay of the generator (99th percentile). Latency counts from the due time, so a delay
-/// increases it; this maximum is a fraction of the target.
-const LATE_MAX_US: u32 = 1500;
+/// The small GETs.
+const ASKED: Asked = Asked {
+    path: "/small",
+    length: SMALL_BYTES,
+};
 
 const SMALL_BYTES: u64 = 1024;
 
@@ -39,9 +36,6 @@ const STREAM_BYTES: u64 = 1 << 42;
 
 /// Longest wait for a line of the background load, which may run only while its core is idle.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Warm-up at the beginning of a window. It does not count.
-const WARM_UP: Duration = Duration::from_millis(500);
 
 /// Estimated time for the start and the stop.
 const OVERHEAD: Duration = Duration::from_secs(3);
@@ -98,51 +92,6 @@ impl Sample {
     /// Delay of the generator (99th percentile) in the worse of the two windows.
     pub(super) fn late_us(&self) -> f64 {
         self.alone.late_us.max(self.loaded.late_us)
-    }
-}
-
-/// Latency of the small GETs, measured from their due times.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Window {
-    pub(super) requests_per_s: f64,
-    pub(super) p50_us: f64,
-    pub(super) p99_us: f64,
-    pub(super) p999_us: f64,
-    pub(super) max_us: f64,
-    /// Delay of the generator (99th percentile).
-    pub(super) late_us: f64,
-    pub(super) is_late: bool,
-}
-
-impl Window {
-    fn read(report: &Value) -> Outcome<Window> {
-        let window = &report["a"]["windows"][0];
-        let field = |name: &str| {
-            let number = window[name].as_f64();
-            number.ok_or_else(|| format!("the load printed no {name}: {report}"))
-        };
-        let marks = window["marks"].as_array();
-        let is_late = |mark: &Value| mark == "generator late";
-        Ok(Window {
-            requests_per_s: field("achieved_rate")?,
-            p50_us: field("p50_us")?,
-            p99_us: field("p99_us")?,
-            p999_us: field("p999_us")?,
-            max_us: field("max_us")?,
-            late_us: field("late_us_p99")?,
-            is_late: marks.is_some_and(|marks| marks.iter().any(is_late)),
-        })
-    }
-
-    /// The metrics of a row about `value`.
-    pub(super) fn metrics(&self, value: f64) -> Metrics {
-        Metrics {
-            value,
-            requests_per_s: self.requests_per_s,
-            p50_us: self.p50_us,
-            p99_us: self.p99_us,
-            p999_us: self.p999_us,
-        }
     }
 }
 
@@ -234,11 +183,11 @@ impl Trial {
         let priority = Priority::permitted();
         let (mix, without) = self.possible(&server)?;
         let tools = &bench.setup;
-        let (alone, cpu_alone) = measure(tools, &server, priority, self.alone)?;
+        let (alone, cpu_alone) = ASKED.measure(tools, &server, priority, self.alone)?;
         let mut background =
             Background::start(tools, server.address, priority, mix, self.large_bytes)?;
         let first = background.snapshot()?;
-        let (loaded, cpu_loaded) = measure(tools, &server, priority, self.loaded)?;
+        let (loaded, cpu_loaded) = ASKED.measure(tools, &server, priority, self.loaded)?;
         let last = background.snapshot()?;
         Ok(Sample {
             alone,
@@ -283,81 +232,6 @@ impl Trial {
             }
         }
     }
-}
-
-/// Measures the latency of the small GETs for `time`, and the server's CPU in this time.
-fn measure(
-    tools: &Setup,
-    server: &Server,
-    priority: Priority,
-    time: Duration,
-) -> Outcome<(Window, f64)> {
-    let mut command = Command::new(tools.built("open-loop"));
-    command.arg(server.address.to_string());
-    command.args(["--path", "/small", "--length", &SMALL_BYTES.to_string()]);
-    command.args(["--connections", &CONNECTIONS.to_string(), "--spread"]);
-    command.args(["--rate", &RATE.to_string(), "--windows", "1"]);
-    command.args(["--seconds", &(WARM_UP + time).as_secs_f64().to_string()]);
-    command.args(["--warm-up", &WARM_UP.as_secs_f64().to_string()]);
-    command.args(["--late-max-us", &LATE_MAX_US.to_string()]);
-    let mut command = pinned(&priority.generator(command), CLIENT_CORE);
-    let (begun, before): (Instant, Usage) = (Instant::now(), server.usage());
-    let (ok, text) = capture(&mut command)?;
-    let cpu_ns = server.usage().ns_since(&before);
-    let cpu = cpu_ns / begun.elapsed().as_nanos() as f64;
-    match serde_json::from_str(&text) {
-        Ok(report) if ok => Ok((Window::read(&report)?, cpu)),
-        _ => Err(format!("the load failed: {}", text.trim())),
-    }
-}
-
-/// The priorities of the generator of small requests and of the background load, which share a
-/// core.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Priority {
-    /// The generator has a real-time priority (`SCHED_FIFO`, sched(7)), so that no other program
-    /// delays it.
-    RealTime,
-    /// Where that is not permitted (`CAP_SYS_NICE`), the background load runs only while its core
-    /// is idle (`SCHED_IDLE`), so that at least this load does not delay the generator.
-    Idle,
-}
-
-impl Priority {
-    fn permitted() -> Priority {
-        let tried = capture(Command::new("chrt").args(["--fifo", "10", "true"]));
-        match tried {
-            Ok((true, _)) => Priority::RealTime,
-            _ => Priority::Idle,
-        }
-    }
-
-    fn generator(self, command: Command) -> Command {
-        match self {
-            Priority::RealTime => prefixed(&["chrt", "--fifo", "10"], &command),
-            Priority::Idle => command,
-        }
-    }
-
-    fn background(self, command: Command) -> Command {
-        match self {
-            Priority::RealTime => command,
-            Priority::Idle => prefixed(&["chrt", "--idle", "0"], &command),
-        }
-    }
-}
-
-/// `command`, run by the program and the arguments of `prefix`.
-fn prefixed(prefix: &[&str], command: &Command) -> Command {
-    let mut prefixed = Command::new(prefix[0]);
-    prefixed.args(&prefix[1..]).arg(command.get_program());
-    prefixed.args(command.get_args());
-    if let Some(folder) = command.get_current_dir() {
-        prefixed.current_dir(folder);
-    }
-    let variables = command.get_envs();
-    prefixed.envs(variables.filter_map(|(name, value)| Some((name, value?))));
-    prefixed
 }
 
 /// The background load. It is killed when this is dropped.
@@ -458,35 +332,5 @@ mod tests {
         assert!((moved.mb_per_s() - 18.8).abs() < 1e-9);
         assert_eq!((moved.failures, moved.clients_without_progress), (1.0, 2.0));
         assert_eq!(moved.failure, "closed");
-    }
-
-    #[test]
-    fn a_prefix_keeps_the_command_and_its_environment() {
-        let mut command = Command::new("server");
-        command
-            .args(["8080", "folder"])
-            .env("WORKERS", "1")
-            .current_dir("/");
-        let command = prefixed(&["chrt", "--idle", "0"], &command);
-        assert_eq!(
-            xtask::shell::shown(&command),
-            "chrt --idle 0 server 8080 folder"
-        );
-        assert_eq!(command.get_envs().count(), 1);
-        assert_eq!(command.get_current_dir(), Some(Path::new("/")));
-    }
-
-    #[test]
-    fn an_incomplete_window_is_rejected() {
-        let window = json!({
-            "achieved_rate": 2000.0, "p50_us": 1.0, "p99_us": 2.0, "p999_us": 3.0,
-            "max_us": 4.0, "late_us_p99": 5.0, "marks": ["errors", "generator late"],
-        });
-        let report = |window: &Value| json!({ "a": { "windows": [window] } });
-        let read = Window::read(&report(&window)).expect("whole");
-        assert!(read.is_late && read.max_us == 4.0);
-        let metrics = read.metrics(9.0);
-        assert_eq!((metrics.value, metrics.p99_us), (9.0, 2.0));
-        assert!(Window::read(&report(&json!({ "p50_us": 1.0 }))).is_err());
     }
 }
