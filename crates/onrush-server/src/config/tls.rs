@@ -4,7 +4,6 @@ use super::addresses;
 use crate::options::Options;
 use crate::options::acme_values::{AcmeName, Email};
 use crate::options::tls_values::{FilePath, Hsts, RedirectAt, SelfSigned};
-use crate::options::toml_values::Switch;
 use crate::options::units::Port;
 use crate::options::values::Bind;
 use crate::process::failure::Failure;
