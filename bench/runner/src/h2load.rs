@@ -25,12 +25,15 @@ const HEAD_BYTES: usize = 9;
 /// The requests that h2load sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Requests {
-    /// `GET` of the target.
-    Get { target: &'static str },
+    /// `GET` of the target. With a `count`, that many for all connections together, however long it
+    /// takes: of large responses, many are half sent when a time is up.
+    Get {
+        target: &'static str,
+        count: Option<u32>,
+    },
     /// `GET` of the root. All requests differ.
     Distinct,
-    /// `PUT` of `body_bytes`, `count` times for all connections together, however long it takes:
-    /// few uploads would be complete when a time is up.
+    /// `PUT` of `body_bytes`, `count` times in the same way.
     Put { body_bytes: u64, count: u32 },
 }
 
@@ -86,13 +89,18 @@ impl Shape {
             .arg(format!("--clients={}", self.connections))
             .arg(format!("--max-concurrent-streams={}", self.streams))
             .args(["--tls13-ciphers=TLS_AES_256_GCM_SHA384", "--groups=X25519"]);
-        match self.requests {
-            Requests::Put { body_bytes, count } => {
-                h2load.arg(format!("--requests={count}"));
-                h2load.args(["--header", ":method: PUT"]);
-                h2load.arg("--data").arg(body(scratch, body_bytes)?);
+        h2load.arg(match self.requests {
+            Requests::Put { count, .. }
+            | Requests::Get {
+                count: Some(count), ..
+            } => {
+                format!("--requests={count}")
             }
-            _ => _ = h2load.arg(format!("--duration={seconds}")),
+            _ => format!("--duration={seconds}"),
+        });
+        if let Requests::Put { body_bytes, .. } = self.requests {
+            h2load.args(["--header", ":method: PUT"]);
+            h2load.arg("--data").arg(body(scratch, body_bytes)?);
         }
         match self.requests {
             Requests::Distinct => {
@@ -106,7 +114,7 @@ impl Shape {
 
     fn target(&self) -> &'static str {
         match self.requests {
-            Requests::Get { target } => target,
+            Requests::Get { target, .. } => target,
             Requests::Distinct => "/?0000001",
             Requests::Put { .. } => "/object",
         }

@@ -19,6 +19,9 @@ use crate::{
 
 const CANNED: &str = "h2o-canned";
 
+/// What a round of downloads transfers, in bytes.
+const FILES_BYTES: u64 = 2_000_000_000;
+
 /// Uploads of a round, and the connections that send them one at a time.
 const UPLOADS: u32 = 24;
 const UPLOADING: u32 = 8;
@@ -78,7 +81,11 @@ fn beside_canned(most: Option<f64>) -> Targets {
 
 /// One file in the page cache.
 fn file(name: &str, bytes: u64) -> Scenario {
-    let load = load((16, 32), Requests::Get { target: FILE });
+    let requests = Requests::Get {
+        target: FILE,
+        count: Some((FILES_BYTES / bytes) as u32),
+    };
+    let load = load((16, 32), requests);
     let mut scenario = one_in(("h2", name), Role::H2Files, load, bytes);
     scenario.seconds_min = 2;
     scenario
@@ -107,7 +114,10 @@ fn with_trailers() -> Scenario {
 }
 
 pub(super) fn h2(bench: &Bench) -> Vec<Step> {
-    let get = || Requests::Get { target: "/" };
+    let get = || Requests::Get {
+        target: "/",
+        count: None,
+    };
     let plain = |name, crowd| hello(name, Role::H2Hello, crowd, get());
     let tls = hello("TLS, 64 × 1", Role::H2TlsHello, (64, 1), get());
     let distinct = hello(
