@@ -1,8 +1,12 @@
 //! Incomplete bodies, bodies that are only counted, and simultaneous bodies.
 
 use crate::common::Json as _;
+use crate::common::hooked::{Hooked, Hooks};
 use crate::common::*;
 use onrush_files::FilesOptions;
+use onrush_rt::blocking::BlockingPool;
+use onrush_store::{Committed, Folder, FolderOptions, LocalFuture, Result, Upload};
+use std::sync::Arc;
 use std::thread;
 
 #[test]
@@ -328,5 +332,61 @@ fn simultaneous_uploads_do_not_mix() {
             }
         });
         assert_eq!(server.staged(), 0);
+    }
+}
+
+/// A bucket keeps the buffer with the first bytes of an upload, and other stores do if it is small.
+#[derive(Debug)]
+struct KeepsFirst;
+
+struct KeepsFirstUpload(Box<dyn Upload>, bool);
+
+impl Hooks for KeepsFirst {
+    fn staged(&self, upload: Box<dyn Upload>) -> Box<dyn Upload> {
+        Box::new(KeepsFirstUpload(upload, false))
+    }
+}
+
+impl Upload for KeepsFirstUpload {
+    fn write(&mut self, buf: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>>> {
+        Box::pin(async move {
+            let buf = self.0.write(buf).await?;
+            Ok(match std::mem::replace(&mut self.1, true) {
+                true => buf,
+                false => Vec::new(),
+            })
+        })
+    }
+
+    fn set_metadata(&mut self, metadata: Vec<u8>) -> Result<()> {
+        self.0.set_metadata(metadata)
+    }
+
+    fn written_bytes(&self) -> u64 {
+        self.0.written_bytes()
+    }
+
+    fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>> {
+        self.0.commit()
+    }
+}
+
+#[test]
+fn a_store_that_keeps_the_first_buffer_gets_the_whole_body_if_buffers_are_small() {
+    let dir = TempDir::new();
+    let folder = Folder::open(dir.path(), BlockingPool::inline(), FolderOptions::default());
+    let store = Hooked {
+        folder: folder.expect("a folder"),
+        hooks: KeepsFirst,
+    };
+    let options = FilesOptions {
+        upload_bytes_max: 0, // So each upload has a small buffer.
+        ..writable()
+    };
+    let mut server = TestServer::on_store(Arc::new(store), &options, drivers()[0]);
+    for bytes in [10, 16_384, 16_385, 100_000, 262_144, 1_000_000] {
+        let path = format!("/{bytes}");
+        assert_eq!(server.put(&path, &pattern(bytes)).status, 201, "{bytes}");
+        assert!(server.get(&path).body == pattern(bytes), "{bytes}");
     }
 }

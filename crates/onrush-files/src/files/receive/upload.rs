@@ -168,6 +168,9 @@ async fn receive_sequential(
         if body.remaining() == Some(0) {
             return Ok(());
         }
+        if buffer.capacity() == 0 {
+            buffer.reserve_exact(bytes); // The store has kept the first one.
+        }
     }
 }
 
