@@ -9,6 +9,7 @@ mod archive; // a folder as tar and zip
 mod busy_pool; // compression while the pool for CPU work is full
 mod cache; // small objects in memory
 mod compress; // codings made on the fly
+mod declared_lengths; // bodies that end elsewhere than announced
 mod deep; // deep paths
 mod drivers; // where io_uring is refused
 mod file_shares; // descriptors for files, while they are short

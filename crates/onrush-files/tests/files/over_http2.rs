@@ -14,6 +14,7 @@ mod archive;
 mod busy_pool;
 mod cache;
 mod compress;
+mod declared_lengths;
 mod deep;
 mod file_shares;
 mod form;

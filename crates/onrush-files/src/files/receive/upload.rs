@@ -122,9 +122,49 @@ pub(in crate::files) type Stop<'s> = &'s dyn Fn(&mut Context<'_>) -> bool;
 
 /// The response to a transfer that [`Stop`] has ended.
 const STOPPED: HttpError = HttpError::new(409, "another request continues this upload");
+const INCOMPLETE: HttpError = HttpError::new(400, "the body is incomplete");
+const OVERLONG: HttpError = HttpError::new(400, "the body is longer than it has announced");
+
+/// A sink that counts what a body of declared length has.
+struct Counted<'s, S> {
+    sink: &'s mut S,
+    /// What has not arrived, in bytes; `None` if the length is not declared.
+    left: Option<u64>,
+}
+
+impl<S: Sink> Sink for Counted<'_, S> {
+    async fn write(&mut self, buf: Vec<u8>) -> Result<Vec<u8>, ReceiveError> {
+        if let Some(left) = &mut self.left {
+            let rest = left.checked_sub(buf.len() as u64);
+            *left = rest.ok_or(ReceiveError::Body(OVERLONG))?;
+        }
+        self.sink.write(buf).await
+    }
+}
 
 /// Receives a body into `sink`. If the body ends early, the sink has got all bytes that arrived.
+///
+/// With a `length`, the body has exactly so many bytes, or this fails. The engine promises that as
+/// well. It is checked again here, because every body that becomes an object comes this way, and
+/// what is incomplete must not become one. (Forms do not; they say themselves where they end.)
 pub(in crate::files) async fn receive(
+    body: &mut RequestBody,
+    length: Option<u64>,
+    sink: &mut impl Sink,
+    buffers: &UploadBuffers,
+    stop: Stop<'_>,
+) -> Result<(), ReceiveError> {
+    let mut sink = Counted { sink, left: length };
+    receive_counted(body, length, &mut sink, buffers, stop).await?;
+    match (sink.left, body.remaining()) {
+        (None, _) => Ok(()),
+        (Some(1..), _) => Err(ReceiveError::Body(INCOMPLETE)),
+        (Some(0), Some(1..)) => Err(ReceiveError::Body(OVERLONG)),
+        (Some(0), _) => Ok(()), // It is not known of a client that has gone.
+    }
+}
+
+async fn receive_counted(
     body: &mut RequestBody,
     length: Option<u64>,
     sink: &mut impl Sink,
@@ -295,7 +335,7 @@ pub(in crate::files) fn body_failure(error: io::Error) -> HttpError {
     let reject = error.get_ref().and_then(|inner| inner.downcast_ref());
     match reject {
         Some(&Reject { status, reason }) => HttpError::new(status, reason),
-        None => HttpError::new(400, "the body is incomplete"),
+        None => INCOMPLETE,
     }
 }
 
