@@ -85,6 +85,7 @@ fn seeds_of_http2_reach_every_event() {
     let expected = [
         "Event(Request ",
         "Event(Rejected ",
+        "Event(Malformed ",
         "Event(Trailers ",
         "Event(Reset ",
         "Event(Writable { stream: 0 ",

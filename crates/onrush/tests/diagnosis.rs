@@ -70,6 +70,13 @@ impl Subscriber for Collector {
     fn exit(&self, _: &Id) {}
 }
 
+/// The events of the engine on this thread while `act` runs.
+pub(crate) fn events_of(act: impl FnOnce()) -> Vec<String> {
+    let collector = Collector::new(|| {});
+    with_subscriber(collector.clone(), act);
+    collector.lines()
+}
+
 /// Does not read the body of its request and never ends.
 async fn stuck(request: Request) -> Response {
     if request.path() == "/stuck" {

@@ -87,6 +87,8 @@ pub struct Client {
     pub answers: BTreeMap<u32, Answer>,
     /// The last stream and the code of each `GOAWAY`.
     pub goaways: Vec<(u32, u32)>,
+    /// The debug data of each `GOAWAY`.
+    pub reasons: Vec<String>,
     /// The kinds, flags, streams and lengths of all frames, in order.
     pub frames: Vec<(u8, u8, u32, usize)>,
     /// Whether what was received is announced as read.
@@ -127,6 +129,7 @@ impl Client {
             block: Vec::new(),
             answers: BTreeMap::new(),
             goaways: Vec::new(),
+            reasons: Vec::new(),
             frames: Vec::new(),
             reads: true,
             settings: Vec::new(),
@@ -292,7 +295,11 @@ impl Client {
             }
             kind::PING if flags & flag::ACK == 0 => self.send(kind::PING, flag::ACK, 0, payload),
             kind::SETTINGS | kind::PING => {}
-            kind::GOAWAY => self.goaways.push((number(0), number(4))),
+            kind::GOAWAY => {
+                self.goaways.push((number(0), number(4)));
+                let reason = String::from_utf8_lossy(&payload[8..]);
+                self.reasons.push(reason.into_owned());
+            }
             kind::WINDOW_UPDATE => {
                 *self.room.entry(stream).or_default() += u64::from(number(0));
             }

@@ -338,14 +338,18 @@ impl Peer {
                 assert_eq!(self.pings.pop_front().as_deref(), Some(payload));
             }
             frames::GOAWAY => {
-                assert_eq!((id, flags, payload.len()), (0, 0, 8));
+                assert_eq!((id, flags), (0, 0));
                 let last = frames::number(payload);
+                let code = frames::number(&payload[4..]);
+                // The reason has nothing of what was received.
+                let reason = std::str::from_utf8(&payload[8..]).expect("text");
+                assert!(reason.is_ascii() && reason.len() < 80, "{reason}");
                 assert!(last <= self.highest || i64::from(last) == WINDOW_MAX);
                 assert!(
                     self.goaway.is_none_or(|(before, _)| last <= before),
                     "{last}"
                 );
-                self.goaway = Some((last, frames::number(&payload[4..])));
+                self.goaway = Some((last, code));
             }
             frames::WINDOW_UPDATE => self.sent_window_update(id, payload),
             _ => panic!("a frame of an unknown kind: {head:?}"),

@@ -173,8 +173,8 @@ impl Server {
         self.has_failed = true;
         self.log.push(Entry::Fatal(fatal));
         self.peer.read(&self.out);
-        let code = fatal.code.0.to_be_bytes();
-        assert!(self.out.ends_with(&code), "no GOAWAY with the error");
+        let said = [&fatal.code.0.to_be_bytes(), fatal.reason.as_bytes()].concat();
+        assert!(self.out.ends_with(&said), "no GOAWAY with the error");
     }
 
     fn note(&mut self, event: Event, input: &[u8]) {
@@ -210,6 +210,11 @@ impl Server {
             Event::Trailers { stream, ref lines } => {
                 self.peer.trailers(stream);
                 heads::check_trailers(lines, &self.limits);
+            }
+            Event::Malformed { stream, .. } => {
+                self.peer.reset(stream);
+                let bytes = self.connection.head_bytes();
+                self.log.push(Entry::Head(bytes.to_vec()));
             }
             Event::Reset { stream } => self.peer.reset(stream),
             Event::Writable { .. } | Event::Leaving => {}
@@ -265,7 +270,8 @@ impl Server {
             Action::AnnounceEnd => connection.announce_end(out),
             Action::End => connection.end(out),
             Action::Fail(code) => {
-                connection.fail(code, out);
+                let reason = "the caller cannot go on";
+                connection.fail(Fatal { code, reason }, out);
                 self.has_failed = true;
             }
             Action::Wait(seconds) => self.now_s += seconds,

@@ -171,12 +171,12 @@ impl Connection {
             true => None,
             false => self.fields.finish(has_ended, request).err(),
         };
-        if let Some(Wrong::Malformed(_)) = wrong {
-            return self.stream_error(id, ErrorCode::PROTOCOL_ERROR, out);
+        if let Some(Wrong::Malformed(reason)) = wrong {
+            return self.malformed(id, reason, out);
         }
         let declared_bytes = request.content_length().filter(|_| wrong.is_none());
         if has_ended && declared_bytes.is_some_and(|bytes| bytes > 0) {
-            return self.stream_error(id, ErrorCode::PROTOCOL_ERROR, out);
+            return self.malformed(id, "`content-length` without content", out);
         }
         if declared_bytes.is_some_and(|bytes| bytes > limits.body_bytes_max) {
             wrong = Some(Wrong::Rejected(Reject::new(413, "request body too large")));
@@ -206,6 +206,17 @@ impl Connection {
             Some(Wrong::Rejected(reject)) => Event::Rejected { stream: id, reject },
             _ => Event::Request { stream: id },
         })
+    }
+
+    /// Resets a stream whose head is malformed.
+    fn malformed(
+        &mut self,
+        stream: u32,
+        reason: &'static str,
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Fatal> {
+        self.stream_error(stream, ErrorCode::PROTOCOL_ERROR, out)?;
+        Ok(Event::Malformed { stream, reason })
     }
 
     fn end_with_trailers(&mut self, id: u32, out: &mut Vec<u8>) -> Result<Event, Fatal> {

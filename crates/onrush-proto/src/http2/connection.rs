@@ -9,8 +9,8 @@
 //! [`Event::NeedMore`] the caller joins what it has with what arrives.
 //!
 //! Two kinds of violation exist (§5.4). One that concerns a single stream resets it and is reported
-//! as [`Event::Reset`]. After any other one the connection ends: [`Connection::receive`] returns an
-//! error and has appended a GOAWAY.
+//! as [`Event::Reset`], or as [`Event::Malformed`] if it is in its head. After any other one the
+//! connection ends: [`Connection::receive`] returns an error and has appended a GOAWAY.
 
 use crate::head::Head;
 use crate::http2::budget::Allowance;
@@ -69,7 +69,7 @@ const CANCELLED_PER_SECOND: u32 = 20;
 pub struct Fatal {
     /// The code of the GOAWAY.
     pub code: ErrorCode,
-    /// A short fixed reason, for logs.
+    /// A short fixed reason, for logs and for the GOAWAY.
     pub reason: &'static str,
 }
 
@@ -115,6 +115,14 @@ pub enum Event {
         stream: u32,
         /// The response.
         reject: Reject,
+    },
+    /// A request whose head is malformed (§8.1.1). Its stream was reset, and nothing else of it
+    /// follows. Its text is [`Connection::head_bytes`], as far as it was read.
+    Malformed {
+        /// The stream of the request.
+        stream: u32,
+        /// A short fixed reason, for logs.
+        reason: &'static str,
     },
     /// A piece of a body: this part of the input. It uses up the windows until
     /// [`Connection::consume`] is told that it is processed.
@@ -279,7 +287,8 @@ impl Connection {
         self.receive_window = i64::from(CONNECTION_WINDOW_BYTES);
     }
 
-    /// The text of the head that the last [`Event::Request`] or [`Event::Rejected`] is about.
+    /// The text of the head that the last [`Event::Request`], [`Event::Rejected`] or
+    /// [`Event::Malformed`] is about.
     pub fn head_bytes(&self) -> &[u8] {
         &self.fields.bytes
     }
@@ -364,17 +373,17 @@ impl Connection {
     ) -> Result<(usize, Event), Fatal> {
         self.now_s = now_s;
         self.step(input, limits, head, out).inspect_err(|fatal| {
-            self.fail(fatal.code, out);
+            self.fail(*fatal, out);
         })
     }
 
     /// Ends the connection because of a violation, or because the caller cannot go on: appends a
-    /// GOAWAY.
-    pub fn fail(&mut self, code: ErrorCode, out: &mut Vec<u8>) {
+    /// GOAWAY with the reason.
+    pub fn fail(&mut self, fatal: Fatal, out: &mut Vec<u8>) {
         if self.phase != Phase::Done {
             self.phase = Phase::Done;
             let last = *self.last_served.get_or_insert(self.last_stream);
-            frame::put_goaway(last, code, out);
+            frame::put_goaway(last, fatal.code, fatal.reason, out);
         }
     }
 

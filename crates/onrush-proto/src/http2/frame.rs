@@ -135,9 +135,15 @@ pub(super) fn put_window_update(stream: u32, bytes: u32, out: &mut Vec<u8>) {
     put(kind::WINDOW_UPDATE, 0, stream, &bytes.to_be_bytes(), out);
 }
 
-/// Appends a `GOAWAY`. `last` is the last stream that was or may be processed.
-pub(super) fn put_goaway(last: u32, code: ErrorCode, out: &mut Vec<u8>) {
-    let payload = [last.to_be_bytes(), code.0.to_be_bytes()].concat();
+/// Appends a `GOAWAY`. `last` is the last stream that was or may be processed. `reason`: debug data
+/// (RFC 9113 §6.8), which has nothing of the input.
+pub(super) fn put_goaway(last: u32, code: ErrorCode, reason: &'static str, out: &mut Vec<u8>) {
+    let payload = [
+        &last.to_be_bytes(),
+        &code.0.to_be_bytes(),
+        reason.as_bytes(),
+    ]
+    .concat();
     put(kind::GOAWAY, 0, 0, &payload, out);
 }
 

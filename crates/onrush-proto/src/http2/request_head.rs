@@ -279,7 +279,12 @@ impl HeaderBlock {
 
     /// Ends a request head and fills `head`, whose bytes are then [`HeaderBlock::bytes`].
     pub(super) fn finish(&mut self, has_ended: bool, head: &mut Head) -> Result<(), Wrong> {
-        self.check()?;
+        if let Err(wrong) = self.check() {
+            if let Wrong::Malformed(_) = wrong {
+                let _ = self.begin_fields(); // For logs, as far as it is there.
+            }
+            return Err(wrong);
+        }
         self.begin_fields()?;
         if !self.cookie.is_empty() {
             let cookie = std::mem::take(&mut self.cookie);

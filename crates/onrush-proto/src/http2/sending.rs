@@ -206,7 +206,7 @@ impl Connection {
     /// it has read this are served. [`Connection::end`] follows after a round trip.
     pub fn announce_end(&mut self, out: &mut Vec<u8>) {
         if self.last_served.is_none() {
-            frame::put_goaway(EVERY_STREAM, ErrorCode::NO_ERROR, out);
+            frame::put_goaway(EVERY_STREAM, ErrorCode::NO_ERROR, "", out);
         }
     }
 
@@ -214,7 +214,7 @@ impl Connection {
     pub fn end(&mut self, out: &mut Vec<u8>) {
         if self.last_served.is_none() {
             self.last_served = Some(self.last_stream);
-            frame::put_goaway(self.last_stream, ErrorCode::NO_ERROR, out);
+            frame::put_goaway(self.last_stream, ErrorCode::NO_ERROR, "", out);
         }
     }
 

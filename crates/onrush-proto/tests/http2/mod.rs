@@ -101,6 +101,9 @@ struct Server {
     /// The text of each head.
     heads: Vec<String>,
     fatal: Option<Fatal>,
+    malformed_heads: Vec<String>,
+    /// The debug data of the last GOAWAY.
+    reason: String,
     now_s: u32,
 }
 
@@ -123,6 +126,8 @@ impl Server {
             events: Vec::new(),
             heads: Vec::new(),
             fatal: None,
+            malformed_heads: Vec::new(),
+            reason: String::new(),
             now_s: 0,
         }
     }
@@ -174,6 +179,12 @@ impl Server {
                     self.events
                         .push(format!("{stream} rejected {}", reject.status));
                 }
+                Event::Malformed { stream, reason } => {
+                    assert!(reason.is_ascii() && reason.len() < 80, "{reason}");
+                    let text = String::from_utf8_lossy(self.connection.head_bytes()).into_owned();
+                    self.malformed_heads.push(text);
+                    self.events.push(format!("{stream} malformed"));
+                }
                 Event::Data { stream, data, ends } => {
                     let bytes = String::from_utf8_lossy(&input[data]).into_owned();
                     // Pieces of one body are one event, however they arrive.
@@ -221,6 +232,7 @@ impl Server {
                 PING => format!("PING {flags} {}", String::from_utf8_lossy(payload)),
                 GOAWAY => {
                     let code = u32::from_be_bytes(payload[4..8].try_into().expect("four bytes"));
+                    self.reason = String::from_utf8_lossy(&payload[8..]).into_owned();
                     format!("GOAWAY {} {code}", number())
                 }
                 WINDOW_UPDATE => format!("{stream} WINDOW_UPDATE {}", number()),
@@ -281,6 +293,16 @@ fn check_fatal(script: &[Vec<u8>], code: ErrorCode, last: u32) {
     );
     let goaway = format!("GOAWAY {last} {}", code.0);
     assert_eq!(server.sent().last(), Some(&goaway));
+    // The client is told why (§6.8), in a few words that have nothing of what it has sent.
+    assert_eq!(
+        Some(&server.reason[..]),
+        server.fatal.map(|fatal| fatal.reason)
+    );
+    assert!(
+        !server.reason.is_empty() && server.reason.len() < 80,
+        "{}",
+        server.reason
+    );
     // Nothing that follows has an effect.
     server.receive(&frame(HEADERS, ALL, 101, &block(&GET)));
     assert!(server.sent().is_empty());

@@ -309,7 +309,7 @@ fn what_breaks_a_rule_resets_the_stream() {
 #[test]
 fn a_protocol_without_the_setting_is_malformed() {
     check_reset(&[connect(END_HEADERS, 1)], ErrorCode::PROTOCOL_ERROR);
-    check(&[connect(ALL, 1)], &["1 reset"], &["1 RST_STREAM 1"]);
+    check(&[connect(ALL, 1)], &["1 malformed"], &["1 RST_STREAM 1"]);
 }
 
 #[test]

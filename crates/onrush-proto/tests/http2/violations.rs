@@ -251,6 +251,28 @@ fn what_is_on_its_way_is_ignored_however_many_streams_are_reset() {
     assert!(server.events.is_empty() && server.sent().is_empty());
 }
 
+/// For logs, as far as it was read.
+#[test]
+fn a_malformed_head_is_reported_with_its_first_line() {
+    let line = "GET / HTTP/2";
+    for (lines, first) in [
+        (with(&GET, &[("connection", "close")]), line),
+        (with(&GET, &[("Accept", "*/*")]), line),
+        (with(&GET, &[(":status", "200")]), line),
+        (with(&GET, &[("content-length", "1")]), line),
+        (block(&GET[1..]), ""),
+        (block(&[GET[0], GET[1], (":path", "/a b"), GET[3]]), ""),
+    ] {
+        let mut server = Server::begun();
+        server.receive(&frame(HEADERS, ALL, 1, &lines));
+        assert_eq!(server.sent(), ["1 RST_STREAM 1"]);
+        server.receive(&frame(HEADERS, ALL, 3, &block(&GET)));
+        assert_eq!(server.events, ["1 malformed", "3 request None"]);
+        let known = server.malformed_heads[0].lines().next();
+        assert_eq!(known.unwrap_or_default(), first);
+    }
+}
+
 #[test]
 fn what_follows_a_refused_request_is_ignored() {
     let mut server = Server::begun();
@@ -269,7 +291,8 @@ fn what_follows_a_refused_request_is_ignored() {
     assert_eq!(server.sent(), ["1 HEADERS 5"]);
     // No later GOAWAY names a later stream (§6.8).
     let (connection, out) = (&mut server.connection, &mut server.out);
-    connection.fail(ErrorCode::INTERNAL_ERROR, out);
+    let (code, reason) = (ErrorCode::INTERNAL_ERROR, "the server cannot go on");
+    connection.fail(Fatal { code, reason }, out);
     assert_eq!(server.sent(), ["GOAWAY 1 2"]);
 }
 

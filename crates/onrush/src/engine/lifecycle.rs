@@ -324,6 +324,8 @@ impl Engine {
         let Some(mut conn) = self.conns.remove(id) else {
             return;
         };
+        // However it ends then: clients reset it when they read that it has failed.
+        let reason = (conn.http2().and_then(|http2| http2.failed)).unwrap_or(reason);
         diagnose!(DEBUG, worker = self.context.index(), connection = id.token(),
             reason = reason.name(), phase = conn.state.phase().name(); "connection closed");
         self.close_tls(&mut conn, reason);

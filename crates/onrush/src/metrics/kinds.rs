@@ -140,7 +140,11 @@ kinds! {
         /// No request began within `Limits::idle_timeout`, or `Limits::head_timeout` for the
         /// first one.
         Idle = "idle",
-        /// The client exceeded a time limit while a request was in progress. See [`TimeLimit`].
+        /// The client broke a rule of HTTP/2 that concerns the connection, or exceeded one of its
+        /// bounds, and was told so (GOAWAY).
+        Violation = "violation",
+        /// The client exceeded a time limit while a request was in progress, or one of HTTP/2. See
+        /// [`TimeLimit`].
         TimedOut = "timed_out",
         /// The client or the network reset it.
         Broken = "broken",
@@ -173,6 +177,7 @@ impl CloseReason {
         match self {
             CloseReason::Complete
             | CloseReason::Client
+            | CloseReason::Violation
             | CloseReason::Broken
             | CloseReason::NotProxied => Outcome::ClientGone,
             CloseReason::TimedOut | CloseReason::Idle => Outcome::TimedOut,

@@ -4,6 +4,8 @@
 mod ends;
 // Bodies in both directions, and windows.
 mod flow;
+// What logs and counters tell.
+mod logged;
 // The same responses as in HTTP/1.
 mod responses;
 // What streams of one connection share.

@@ -9,6 +9,7 @@
 
 use crate::engine::connection::Exchange;
 use crate::engine::connection::promises::{Promise, Promises};
+use crate::metrics::CloseReason;
 use onrush_proto::http2::connection::{CONNECTION_WINDOW_BYTES, Connection as Machine};
 use onrush_proto::http2::frame::{PAYLOAD_BYTES_MAX, PREFACE};
 use onrush_proto::http2::priority::Priority;
@@ -52,6 +53,8 @@ pub(in crate::engine) struct Http2 {
     pub(in crate::engine) started: (u64, u32),
     /// The connection ends when all responses have been sent.
     pub(in crate::engine) ends: bool,
+    /// Why it has failed: a GOAWAY with an error says so.
+    pub(in crate::engine) failed: Option<CloseReason>,
     /// When the rest of a frame, of a header block or of the preface is due, in ms.
     pub(in crate::engine) input_deadline_ms: Option<u64>,
     /// When the client must have acknowledged the settings, in ms.

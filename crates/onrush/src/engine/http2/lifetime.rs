@@ -95,10 +95,15 @@ impl Engine {
         readers.into_iter().for_each(user::wake);
     }
 
-    /// Ends a connection after a violation: its last frame says so.
-    pub(super) fn fail_streams(self: &Rc<Self>, id: ConnId, fatal: Fatal) {
+    /// Ends a connection after a violation, or for another `reason`: its last frame says so.
+    pub(super) fn fail_streams(self: &Rc<Self>, id: ConnId, fatal: Fatal, reason: CloseReason) {
         diagnose!(DEBUG, connection = id.token(), code = fatal.code.0, reason = fatal.reason;
-            "a rule of HTTP/2 was broken");
+            "the connection fails (GOAWAY)");
+        if let Some(mut conn) = self.conns.open(id)
+            && let Some(http2) = conn.http2()
+        {
+            http2.failed = Some(reason);
+        }
         let Some(out) = self.drop_slots(id, CloseReason::Client) else {
             return;
         };
@@ -191,13 +196,14 @@ impl Engine {
         self.reset_stream(request, ErrorCode::CANCEL, CloseReason::TimedOut);
     }
 
+    /// Ends a connection that has taken too long.
     fn fail_with(self: &Rc<Self>, id: ConnId, code: ErrorCode, reason: &'static str) {
         if let Some(mut conn) = self.conns.open(id)
             && let Some(http2) = conn.http2()
         {
-            http2.machine.fail(code, &mut http2.out);
+            http2.machine.fail(Fatal { code, reason }, &mut http2.out);
         }
-        self.fail_streams(id, Fatal { code, reason });
+        self.fail_streams(id, Fatal { code, reason }, CloseReason::TimedOut);
     }
 
     /// Ends a connection on which nothing has happened for long.

@@ -6,11 +6,12 @@ use crate::engine::connection::http2::{Drain, Slot};
 use crate::engine::http1::pending::PendingHandler;
 use crate::engine::http2::respond::{Responded, is_in_memory, rejection};
 use crate::engine::lifecycle::{Engine, count, guarded, panic_response};
+use crate::engine::open::OpenConn;
 use crate::engine::open::frames::NextFrame;
 use crate::engine::shared::exchange_log::Received;
 use crate::engine::shared::receive_memory::AHEAD_BYTES_MAX;
 use crate::handler::Pending;
-use crate::log::{LogEntry, Outcome};
+use crate::log::{LogEntries, LogEntry, Outcome};
 use crate::metrics::{CloseReason, Refusal};
 use crate::panic_guard::PanicGuard;
 use crate::params::UNROUTED;
@@ -97,7 +98,7 @@ impl Engine {
                 NextFrame::Event(event, bytes) => (event, bytes),
                 NextFrame::NeedMore | NextFrame::Gone => return,
                 NextFrame::Full => return self.hold_up(id, input),
-                NextFrame::Failed(fatal) => return self.fail_streams(id, fatal),
+                NextFrame::Failed(fatal, reason) => return self.fail_streams(id, fatal, reason),
             };
             match event {
                 Event::Data { stream, data, ends } => {
@@ -105,6 +106,7 @@ impl Engine {
                 }
                 Event::Trailers { stream, lines } => self.receive_trailers(id, stream, lines),
                 Event::Rejected { stream, reject } => self.reject_stream(id, stream, reject),
+                Event::Malformed { stream, reason } => self.note_malformed(id, stream, reason),
                 Event::Reset { stream } => self.leave_stream(id, stream, CloseReason::Client),
                 // Turns are given when all of `input` was processed, and its frames are sent.
                 Event::Writable { .. } | Event::NeedMore | Event::Nothing | Event::Leaving => {}
@@ -339,25 +341,12 @@ impl Engine {
             let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
-            let log = &self.conns.io.log;
-            let limits = self.limits();
-            let bytes = match conn.http2() {
-                Some(http2) if log.is_on() => http2.machine.head_bytes().to_vec(),
-                Some(_) => Vec::new(),
-                None => return,
-            };
-            let entry = log.is_on().then(|| {
-                let (bytes, limits) = (&bytes[..], &limits);
-                log.rejected_entry(&conn, Received { bytes, limits })
-            });
+            let entry = self.rejected_entry(&mut conn);
             let Some(http2) = conn.http2() else { return };
             http2.idle_deadline_ms = None;
             let mut slot = Slot::new(stream, http2.machine.priority(stream));
             if let Some(entry) = entry {
-                let outcome = Outcome::Rejected;
-                slot.exchange
-                    .log_entries
-                    .begin(LogEntry { outcome, ..entry });
+                slot.exchange.log_entries.begin(entry);
             }
             http2.add_slot(slot);
         }
@@ -368,6 +357,40 @@ impl Engine {
             },
             rejection(reject),
         );
+    }
+
+    /// Records a request whose head is malformed. Its stream was reset: there is no response.
+    #[cold]
+    fn note_malformed(&self, id: ConnId, stream: u32, reason: &'static str) {
+        const STATUS: u16 = 400; // What HTTP/1 responds.
+        self.counters.rejected.count(Refusal::of(STATUS));
+        diagnose!(DEBUG, connection = id.token(), stream = stream, status = STATUS,
+            reason = reason; "request rejected");
+        let entry = {
+            let Some(mut conn) = self.conns.open(id) else {
+                return;
+            };
+            self.rejected_entry(&mut conn)
+        };
+        if let Some(entry) = entry {
+            let mut entries = LogEntries::default();
+            entries.begin(entry);
+            entries.respond(STATUS, 0, 0, Some(0));
+            self.conns.io.log.end_accepted(&mut entries);
+        }
+    }
+
+    /// An entry for the last request, which is rejected, if there is an access log.
+    fn rejected_entry(&self, conn: &mut OpenConn<'_>) -> Option<LogEntry> {
+        let log = &self.conns.io.log;
+        if !log.is_on() {
+            return None;
+        }
+        let bytes = conn.http2()?.machine.head_bytes().to_vec();
+        let (bytes, limits) = (&bytes[..], &self.limits());
+        let entry = log.rejected_entry(conn, Received { bytes, limits });
+        let outcome = Outcome::Rejected;
+        Some(LogEntry { outcome, ..entry })
     }
 
     /// Passes on a piece of a body.

@@ -4,6 +4,7 @@
 use crate::connections::ConnId;
 use crate::engine::connection::http2::OUT_BYTES_MAX;
 use crate::engine::open::{OpenConn, OpenConns};
+use crate::metrics::CloseReason;
 use onrush_proto::head::Head;
 use onrush_proto::http2::connection::{Event, Fatal};
 use onrush_proto::http2::frame::ErrorCode;
@@ -18,7 +19,7 @@ pub(in crate::engine) enum NextFrame {
     /// Too much waits for the client.
     Full,
     /// The connection ends when its output is sent.
-    Failed(Fatal),
+    Failed(Fatal, CloseReason),
     Gone,
 }
 
@@ -63,8 +64,8 @@ impl OpenConns {
                     let needed = http2.machine.needed_bytes(&partial);
                     let taken = needed.saturating_sub(partial.len()).min(input.len());
                     let Some(joined) = self.memory.join(partial, &input[..taken], needed) else {
-                        http2.machine.fail(NO_MEMORY.code, &mut http2.out);
-                        return NextFrame::Failed(NO_MEMORY);
+                        http2.machine.fail(NO_MEMORY, &mut http2.out);
+                        return NextFrame::Failed(NO_MEMORY, CloseReason::Exhausted);
                     };
                     input.advance(taken);
                     joined
@@ -73,14 +74,14 @@ impl OpenConns {
             let received = (http2.machine).receive(&frame, now_s, &limits, head, &mut http2.out);
             let (taken, event) = match received {
                 Ok(received) => received,
-                Err(fatal) => return NextFrame::Failed(fatal),
+                Err(fatal) => return NextFrame::Failed(fatal, CloseReason::Violation),
             };
             let held_bytes = http2.machine.block_bytes();
             if http2.block.as_ref().map_or(0, |block| block.bytes()) != held_bytes {
                 http2.block = self.context.pool().reserve(held_bytes);
                 if http2.block.is_none() {
-                    http2.machine.fail(NO_MEMORY.code, &mut http2.out);
-                    return NextFrame::Failed(NO_MEMORY);
+                    http2.machine.fail(NO_MEMORY, &mut http2.out);
+                    return NextFrame::Failed(NO_MEMORY, CloseReason::Exhausted);
                 }
             }
             if !http2.machine.is_within_block() {
