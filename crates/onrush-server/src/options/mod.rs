@@ -243,9 +243,9 @@ options! {
         /// Serve HTTPS with this certificate, in PEM; may be repeated
         ///
         /// The file has the certificate of the server, then those of the authorities without the
-        /// root. All addresses of --bind serve HTTPS then. Of several certificates, a client gets
-        /// the one that has the name it asks for, otherwise the first. The files are read again on
-        /// SIGHUP, and within a minute after a change.
+        /// root. All addresses of --bind serve HTTPS then, with HTTP/2 to clients that speak it. Of
+        /// several certificates, a client gets the one that has the name it asks for, otherwise the
+        /// first. The files are read again on SIGHUP, and within a minute after a change.
         #[arg(value_hint = ValueHint::FilePath)]
         list tls_cert: FilePath = "FILE", OfCertificates,
             "['a.pem', 'b.pem']" with "tls-key = ['a.key', 'b.key']";
