@@ -231,7 +231,7 @@ impl Connection {
 
     /// Records that bytes of [`Event::Data`] wait for the application. The window of the connection
     /// need not wait for them, so that one that is slow does not hold up the other streams: the
-    /// client may send as many more on those, unless more than [`AHEAD_BYTES_MAX`] wait already.
+    /// client may send as many more on those, unless more than a mebibyte waits already.
     /// `may_grow`: as for [`Connection::consume`].
     pub fn hold(&mut self, bytes: usize, may_grow: bool, out: &mut Vec<u8>) {
         if self.ahead + bytes <= AHEAD_BYTES_MAX {
