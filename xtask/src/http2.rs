@@ -44,30 +44,6 @@ const H2SPEC_PLAIN: [Expected; 1] = [(
     "http2/3.5 Sends invalid connection preface",
     "without TLS, what does not begin as HTTP/2 is HTTP/1.1, and gets a response of that version",
 )];
-/// A request for a tunnel that RFC 9113 §8.5 calls malformed.
-const CONNECT: &str = "the response is 501, as to any CONNECT, which RFC 9113 §8.1.1 permits; it \
-                       ends the stream, so nothing is left to be reset";
-/// What fails in httpwg, which does not use TLS.
-const HTTPWG: [Expected; 4] = [
-    (
-        "RFC 9113 :: 5. streams and multiplexing :: sends smaller stream identifier",
-        "the connection ends with STREAM_CLOSED instead of PROTOCOL_ERROR: a smaller identifier is \
-         that of a closed stream (RFC 9113 §5.1)",
-    ),
-    (
-        "RFC 9113 :: 8. expressing http semantics in http2 :: sends connect with path",
-        CONNECT,
-    ),
-    (
-        "RFC 9113 :: 8. expressing http semantics in http2 :: sends connect with scheme",
-        CONNECT,
-    ),
-    (
-        "RFC 9113 :: 8. expressing http semantics in http2 :: sends connect without authority",
-        CONNECT,
-    ),
-];
-
 /// Whether each test has passed, by its name.
 type Results = BTreeMap<String, bool>;
 
@@ -103,7 +79,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         );
         drop(server);
         let results = run_httpwg(&httpwg, &Example::start(driver)?)?;
-        is_ok &= judge("httpwg", driver, HTTPWG_TESTS, &results, &HTTPWG);
+        is_ok &= judge("httpwg", driver, HTTPWG_TESTS, &results, &[]);
     }
     match is_ok {
         true => Ok(()),

@@ -137,6 +137,9 @@ impl Connection {
     fn concerns(&mut self, id: u32, has_ended: bool) -> Result<Concerns, Fatal> {
         if id > self.last_stream {
             // Also if it is refused: the client may not know that yet, and go on.
+            if id > self.last_stream + 2 {
+                self.skipped = self.last_stream + 1..id;
+            }
             self.last_stream = id;
             if self.last_served.is_some() || self.streams.len() >= STREAMS_MAX {
                 return Ok(Concerns::Nothing(Some(ErrorCode::REFUSED_STREAM)));
@@ -152,6 +155,10 @@ impl Connection {
             Some((Side::Ended, _)) => Ok(Concerns::Nothing(Some(ErrorCode::STREAM_CLOSED))),
             None if self.was_reset(id) => Ok(Concerns::Nothing(None)),
             None if self.was_cancelled(id) => Ok(Concerns::Nothing(Some(ErrorCode::STREAM_CLOSED))),
+            // §5.1.1
+            None if self.skipped.contains(&id) => {
+                Err(protocol_error("a stream below one that has begun"))
+            }
             None => Err(Fatal {
                 code: ErrorCode::STREAM_CLOSED,
                 reason: "a head on a stream that has ended",

@@ -166,6 +166,8 @@ pub struct Connection {
     pub(super) peer_window: i64,
     /// The last stream that the peer has begun.
     pub(super) last_stream: u32,
+    /// The streams that it has left out of late.
+    pub(super) skipped: Range<u32>,
     /// What the peer may send on all streams together before it hears of more, in bytes.
     pub(super) receive_window: i64,
     pub(super) unannounced: u32,
@@ -242,6 +244,7 @@ impl Connection {
             send_window: i64::from(WINDOW_BYTES),
             peer_window: i64::from(WINDOW_BYTES),
             last_stream: 0,
+            skipped: 0..0,
             receive_window: i64::from(WINDOW_BYTES),
             unannounced: 0,
             ahead: 0,

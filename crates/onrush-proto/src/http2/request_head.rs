@@ -217,6 +217,13 @@ impl HeaderBlock {
         }
         let is_connect = method == b"CONNECT";
         if is_connect && self.protocol.is_none() {
+            // It names an authority alone (§8.5).
+            if self.authority.is_none() {
+                return Err(missing);
+            }
+            if self.scheme.is_some() || self.path.is_some() {
+                return Err(Wrong::Malformed("a CONNECT with a scheme or a path"));
+            }
             return Err(Wrong::Rejected(Reject::new(
                 501,
                 "CONNECT is not supported",

@@ -139,7 +139,7 @@ fn violations_of_the_connection_end_it() {
         ErrorCode::COMPRESSION_ERROR,
         1,
     );
-    check_fatal(&[get(3), get(1)], ErrorCode::STREAM_CLOSED, 3);
+    check_fatal(&[get(3), get(1)], ErrorCode::PROTOCOL_ERROR, 3);
 }
 
 #[test]
@@ -296,6 +296,20 @@ fn what_follows_a_refused_request_is_ignored() {
     assert_eq!(server.sent(), ["GOAWAY 1 2"]);
 }
 
+/// RFC 9113 §8.5: it has an authority, and neither scheme nor path.
+#[test]
+fn a_connect_that_names_no_authority_alone_is_malformed() {
+    let authority = (":authority", "a.example:443");
+    for wrong in [
+        &[authority, (":scheme", "https")][..],
+        &[authority, (":path", "/")],
+        &[],
+    ] {
+        let lines = with(&[(":method", "CONNECT")], wrong);
+        check_reset(&[frame(HEADERS, ALL, 1, &lines)], ErrorCode::PROTOCOL_ERROR);
+    }
+}
+
 #[test]
 fn limits_get_a_response() {
     let limits = Limits {
@@ -328,7 +342,7 @@ fn limits_get_a_response() {
         (&GET, &[("expect", "coffee")], "1 rejected 417"),
         (&GET[..3], &[("host", "a"), ("host", "a")], "1 rejected 400"),
         (
-            &[(":method", "CONNECT"), GET[1], GET[2], GET[3]],
+            &[(":method", "CONNECT"), (":authority", "a.example:443")],
             &[],
             "1 rejected 501",
         ),
