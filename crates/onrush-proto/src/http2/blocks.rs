@@ -9,6 +9,7 @@ use crate::http2::frame::{ErrorCode, FrameHead, flag};
 use crate::http2::priority::Priority;
 use crate::http2::request_head::{Role, Wrong};
 use crate::http2::streams::{Side, Stream, Tunnel};
+use crate::http2::window::Window;
 use crate::limits::Limits;
 use crate::reject::Reject;
 
@@ -202,9 +203,8 @@ impl Connection {
                 false => Tunnel::No,
             },
             has_responded: false,
-            receive_window: i64::from(WINDOW_BYTES),
-            unannounced: 0,
-            window_bytes: WINDOW_BYTES,
+            window: Window::new(WINDOW_BYTES),
+            held_of_connection: 0,
             send_window: self.peer_window,
             declared_bytes,
             priority: priority.map_or(Priority::SHARED, Priority::parse),

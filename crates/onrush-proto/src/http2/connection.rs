@@ -21,6 +21,7 @@ use crate::http2::hpack::{Decoder, Encoder};
 use crate::http2::repeats::{LastRequest, LastResponse};
 use crate::http2::request_head::HeaderBlock;
 use crate::http2::streams::Streams;
+use crate::http2::window::Window;
 use crate::limits::Limits;
 use crate::reject::Reject;
 use std::ops::Range;
@@ -168,13 +169,10 @@ pub struct Connection {
     pub(super) last_stream: u32,
     /// The streams that it has left out of late.
     pub(super) skipped: Range<u32>,
-    /// What the peer may send on all streams together before it hears of more, in bytes.
-    pub(super) receive_window: i64,
-    pub(super) unannounced: u32,
-    /// Received bytes that wait for the application and were announced nevertheless.
-    pub(super) ahead: usize,
-    /// What the window of the connection is filled up to.
-    pub(super) window_bytes: u32,
+    /// What the peer may send on all streams together.
+    pub(super) window: Window,
+    /// What the windows of streams have grown by, in bytes.
+    pub(super) grown_bytes: i64,
     /// The last stream that is served, once a GOAWAY has said so.
     pub(super) last_served: Option<u32>,
     pub(super) decoder: Decoder,
@@ -245,10 +243,8 @@ impl Connection {
             peer_window: i64::from(WINDOW_BYTES),
             last_stream: 0,
             skipped: 0..0,
-            receive_window: i64::from(WINDOW_BYTES),
-            unannounced: 0,
-            ahead: 0,
-            window_bytes: CONNECTION_WINDOW_BYTES,
+            window: Window::new(WINDOW_BYTES),
+            grown_bytes: 0,
             last_served: None,
             decoder: Decoder::new(),
             phase: Phase::Preface(false),
@@ -287,7 +283,7 @@ impl Connection {
         frame::put_settings(&settings[..said], out);
         self.unacknowledged += 1;
         frame::put_window_update(0, CONNECTION_WINDOW_BYTES - WINDOW_BYTES, out);
-        self.receive_window = i64::from(CONNECTION_WINDOW_BYTES);
+        self.window = Window::new(CONNECTION_WINDOW_BYTES);
     }
 
     /// The text of the head that the last [`Event::Request`], [`Event::Rejected`] or
@@ -325,6 +321,12 @@ impl Connection {
             self.fields = HeaderBlock::default();
             self.last_request.forget();
         }
+    }
+
+    /// Whether a frame, or a piece of the content of one, is next: what has begun before it has
+    /// ended.
+    pub fn is_at_frame(&self) -> bool {
+        matches!(self.phase, Phase::Frame | Phase::Data { .. })
     }
 
     /// Whether the preface or a header block has begun and not ended: the time limit of heads
@@ -375,9 +377,12 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Result<(usize, Event), Fatal> {
         self.now_s = now_s;
-        self.step(input, limits, head, out).inspect_err(|fatal| {
-            self.fail(*fatal, out);
-        })
+        let step = self.step(input, limits, head, out);
+        match &step {
+            Ok(_) => self.announce(out),
+            Err(fatal) => self.fail(*fatal, out),
+        }
+        step
     }
 
     /// Ends the connection because of a violation, or because the caller cannot go on: appends a
@@ -582,7 +587,7 @@ impl Connection {
 
     /// Resets a stream, whether it is open or was never accepted.
     pub(super) fn put_reset(&mut self, stream: u32, code: ErrorCode, out: &mut Vec<u8>) {
-        self.streams.remove(stream);
+        self.remove_stream(stream);
         self.resets_forgotten = self.resets_forgotten.max(self.resets[0]);
         self.resets.copy_within(1.., 0);
         self.resets[RESETS_KEPT - 1] = stream;

@@ -144,9 +144,12 @@ impl Connection {
         if self.is_idle(id) {
             return Err(protocol_error("RST_STREAM on a stream that has not begun"));
         }
-        match self.streams.remove(id) {
+        match self.remove_stream(id) {
             // Its response was sent: nothing was cancelled.
-            Some(stream) if stream.tunnel == Tunnel::Begun => Ok(Event::Reset { stream: id }),
+            Some(stream) if stream.tunnel == Tunnel::Begun => {
+                self.note_cancelled(id);
+                Ok(Event::Reset { stream: id })
+            }
             Some(_) => {
                 self.spend_cancelled()?;
                 self.note_cancelled(id);

@@ -1,16 +1,8 @@
-//! DATA frames and flow control of what is received (RFC 9113 §6.1, §5.2).
+//! DATA frames (RFC 9113 §6.1).
 
 use crate::http2::connection::{Connection, Event, Fatal, Phase, frame_size_error, protocol_error};
-use crate::http2::frame::{ErrorCode, FRAME_HEAD_BYTES, FrameHead, flag, put_window_update};
+use crate::http2::frame::{ErrorCode, FRAME_HEAD_BYTES, FrameHead, flag};
 use crate::http2::streams::Side;
-
-/// What a window grows to at most while its bytes are consumed as fast as they arrive, in bytes:
-/// a client whose round trip takes 50 ms can send 200 MB/s.
-const WINDOW_BYTES_MAX: u32 = 16 << 20;
-
-/// How many bytes that wait for the application may take up nothing of the window of the
-/// connection.
-const AHEAD_BYTES_MAX: usize = 1 << 20;
 
 impl Connection {
     /// Takes the head of a DATA frame, and the length of its padding. `payload`: what has arrived
@@ -42,8 +34,7 @@ impl Connection {
             return Err(protocol_error("DATA on a stream that has not begun"));
         }
         let bytes = head.payload_bytes;
-        self.receive_window -= bytes as i64;
-        if self.receive_window < 0 {
+        if !self.window.receive(bytes) {
             return Err(Fatal {
                 code: ErrorCode::FLOW_CONTROL_ERROR,
                 reason: "more than the window of the connection",
@@ -71,13 +62,13 @@ impl Connection {
             if is_empty {
                 self.phase = Phase::Frame;
             }
-            self.announce_connection(unused, false, out);
+            self.give_back(unused, out);
             return Ok((taken, self.stream_error(id, code, out)?));
         }
         if is_taken {
-            self.announce_stream(id, unused, false, out);
+            self.give_back_of(id, unused, false, out);
         }
-        self.announce_connection(unused, false, out);
+        self.give_back(unused, out);
         if is_empty {
             return Ok((taken, self.end_of_frame()));
         }
@@ -106,8 +97,7 @@ impl Connection {
         if stream.remote == Side::Ended {
             return Ok(Some(ErrorCode::STREAM_CLOSED));
         }
-        stream.receive_window -= bytes as i64;
-        if stream.receive_window < 0 {
+        if !stream.window.receive(bytes) {
             return Ok(Some(ErrorCode::FLOW_CONTROL_ERROR));
         }
         if let Some(declared) = &mut stream.declared_bytes {
@@ -145,7 +135,11 @@ impl Connection {
         let taken = input.len().min(*content_bytes);
         *content_bytes -= taken;
         let (stream, is_taken) = (*stream, *is_taken);
-        if *content_bytes + *padding_bytes > 0 {
+        let is_last = *content_bytes + *padding_bytes == 0;
+        if is_taken {
+            self.note_held(stream, taken);
+        }
+        if !is_last {
             let event = match is_taken {
                 true => Event::Data {
                     stream,
@@ -189,7 +183,7 @@ impl Connection {
         {
             *is_taken = false;
             let unused = *content_bytes;
-            self.announce_connection(unused, false, out);
+            self.give_back(unused, out);
         }
     }
 
@@ -224,71 +218,8 @@ impl Connection {
         stream.remote = Side::Ended;
         let is_short = stream.declared_bytes.is_some_and(|left| left > 0);
         if stream.local == Side::Ended {
-            self.streams.remove(id);
+            self.remove_stream(id);
         }
         is_short
     }
-
-    /// Records that bytes of [`Event::Data`] wait for the application. The window of the connection
-    /// need not wait for them, so that one that is slow does not hold up the other streams: the
-    /// client may send as many more on those, unless more than a mebibyte waits already.
-    /// `may_grow`: as for [`Connection::consume`].
-    pub fn hold(&mut self, bytes: usize, may_grow: bool, out: &mut Vec<u8>) {
-        if self.ahead + bytes <= AHEAD_BYTES_MAX {
-            self.ahead += bytes;
-            self.announce_connection(bytes, may_grow, out);
-        }
-    }
-
-    /// Records that bytes of [`Event::Data`] are processed, so the client may send as many more.
-    /// Announces that when it is worth a frame. `may_grow`: memory suffices for larger windows,
-    /// so that a client far away is not held up by them.
-    pub fn consume(&mut self, stream: u32, bytes: usize, may_grow: bool, out: &mut Vec<u8>) {
-        self.announce_stream(stream, bytes, may_grow, out);
-        let announced = self.ahead.min(bytes);
-        self.ahead -= announced;
-        self.announce_connection(bytes - announced, may_grow, out);
-    }
-
-    /// What the window of the connection is filled up to, in bytes. It grows.
-    pub fn window_bytes(&self) -> u32 {
-        self.window_bytes
-    }
-
-    fn announce_stream(&mut self, id: u32, bytes: usize, may_grow: bool, out: &mut Vec<u8>) {
-        // A stream whose client has ended it needs no more room.
-        if let Some(stream) = self.streams.get(id)
-            && stream.remote == Side::Open
-        {
-            stream.unannounced += bytes as u32;
-            let room = grown(&mut stream.unannounced, &mut stream.window_bytes, may_grow);
-            if room > 0 {
-                stream.receive_window += i64::from(room);
-                put_window_update(stream.id, room, out);
-            }
-        }
-    }
-
-    fn announce_connection(&mut self, bytes: usize, may_grow: bool, out: &mut Vec<u8>) {
-        self.unannounced += bytes as u32;
-        let room = grown(&mut self.unannounced, &mut self.window_bytes, may_grow);
-        if room > 0 {
-            self.receive_window += i64::from(room);
-            put_window_update(0, room, out);
-        }
-    }
-}
-
-/// What to announce of a window: nothing before half of it is consumed. A window that grows becomes
-/// four times as large: each step takes a round trip.
-fn grown(unannounced: &mut u32, window_bytes: &mut u32, may_grow: bool) -> u32 {
-    if *unannounced == 0 || *unannounced < *window_bytes / 2 {
-        return 0;
-    }
-    let mut room = std::mem::take(unannounced);
-    if may_grow && *window_bytes <= WINDOW_BYTES_MAX / 4 {
-        room += *window_bytes * 3;
-        *window_bytes *= 4;
-    }
-    room
 }

@@ -127,6 +127,11 @@ impl Connection {
         usize::try_from(room).unwrap_or(0)
     }
 
+    /// Whether the window of a stream itself is used up, whatever that of its connection is.
+    pub fn is_window_used_up(&mut self, stream: u32) -> bool {
+        (self.streams.get(stream)).is_some_and(|stream| stream.send_window <= 0)
+    }
+
     /// Whether the stream is there and its response is not complete.
     pub fn is_open(&mut self, stream: u32) -> bool {
         (self.streams.get(stream)).is_some_and(|stream| stream.local == Side::Open)
@@ -228,7 +233,7 @@ impl Connection {
         if let Some(stream) = self.streams.get(id) {
             stream.local = Side::Ended;
             if stream.remote == Side::Ended {
-                self.streams.remove(id);
+                self.remove_stream(id);
             }
         }
     }

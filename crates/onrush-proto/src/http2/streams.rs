@@ -14,6 +14,7 @@
 //! Both `Ended`, or a RST_STREAM of either side, is closed.
 
 use crate::http2::priority::Priority;
+use crate::http2::window::Window;
 
 /// One direction of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +53,10 @@ pub(super) struct Stream {
     pub(super) tunnel: Tunnel,
     /// The head of the response was sent.
     pub(super) has_responded: bool,
-    /// What the peer may send before it hears of more, in bytes.
-    pub(super) receive_window: i64,
-    /// Received bytes whose room was not announced to the peer again.
-    pub(super) unannounced: u32,
-    /// What the window is filled up to.
-    pub(super) window_bytes: u32,
+    /// What the peer may send.
+    pub(super) window: Window,
+    /// Bytes of the body that the window of the connection holds, too.
+    pub(super) held_of_connection: usize,
     /// What this side may send, in bytes; negative after the peer has lowered its setting.
     pub(super) send_window: i64,
     /// What follows by `content-length`, in bytes; `None` without one.

@@ -13,8 +13,9 @@
 //! Rendered responses that clients do not read count in the same budget, together with the requests
 //! that were sent behind them. When they hold more memory than partial heads do, their connections
 //! are reset instead. The first is the one whose client has read nothing for the longest time; see
-//! [`Engine::evict_unread`]. Larger content of a handler is not rendered: it is the handler's
-//! memory and does not count. Files do not use this memory.
+//! [`Engine::evict_unread`]. Larger content of a handler is not rendered: in HTTP/1, where
+//! a connection has one at a time, it does not count. In HTTP/2 it does, if nobody else holds it.
+//! Files do not use this memory.
 
 use crate::connections::ConnId;
 use crate::engine::connection::evictable::Victim;

@@ -283,3 +283,124 @@ fn responses_that_wait_for_their_clients_count_as_memory() {
     drop(others);
     peer.sim.run();
 }
+
+/// Responses that are sent one after the other, longer than the time limit.
+#[test]
+fn a_stream_that_waits_for_its_turn_is_not_too_slow() {
+    let limits = Limits::default()
+        .write_timeout(Duration::from_secs(4))
+        .rate_bytes_per_s_min(1_000)
+        .rate_window(Duration::from_secs(5));
+    let mut peer = Peer::of(&app, limits);
+    peer.client.reads = false;
+    let fields = [("priority", "u=3")];
+    let streams = [(); 3].map(|()| peer.client.request("GET", "/big", &fields, true));
+    for stream in streams {
+        peer.client.grant(stream, 300_000);
+    }
+    peer.run();
+    // The window of the connection opens by 20,000 bytes a second.
+    for _ in 0..45 {
+        peer.client.grant(0, 20_000);
+        peer.advance(Duration::from_secs(1));
+    }
+    for stream in streams {
+        let answer = peer.client.answer(stream);
+        assert_eq!((answer.body.len(), answer.reset), (300_000, None));
+    }
+}
+
+#[test]
+fn a_client_that_opens_the_window_of_the_connection_by_single_bytes_is_too_slow() {
+    let limits = Limits::default()
+        .rate_bytes_per_s_min(100)
+        .rate_window(Duration::from_secs(10));
+    let mut peer = Peer::of(&app, limits);
+    peer.client.reads = false;
+    let streams = [(); 3].map(|()| peer.client.get("/big"));
+    for stream in streams {
+        peer.client.grant(stream, 300_000);
+    }
+    peer.run();
+    let mut seconds = 0;
+    let is_over = |peer: &Peer| (streams.iter()).all(|at| peer.client.answer(*at).reset.is_some());
+    while !is_over(&peer) {
+        peer.client.grant(0, 1);
+        peer.advance(Duration::from_secs(1));
+        seconds += 1;
+        assert!(seconds < 200, "they are reset");
+    }
+    assert!(seconds >= 10);
+}
+
+/// A reader that pauses holds up nobody else, also when its window has grown.
+#[test]
+fn an_upload_that_is_not_read_does_not_hold_up_others() {
+    async fn pauses(mut request: Request) -> Response {
+        let bytes_max = match request.path() {
+            "/pauses" => 5_000_000,
+            _ => u64::MAX,
+        };
+        let mut bytes = 0;
+        while let Some(piece) = request.body().next().await {
+            bytes += piece.map_or(0, |piece| piece.len() as u64);
+            if bytes >= bytes_max {
+                request.worker().sleep(Duration::from_secs(3600)).await;
+            }
+        }
+        Response::text(format!("{bytes}"))
+    }
+    let sim = Simulation::builder(1)
+        .receive_memory(128 << 20)
+        .network(plain(64 * 1024))
+        .start(&pauses);
+    let mut peer = Peer::on(sim);
+    let room = |peer: &Peer, stream| 65_535 + peer.client.room.get(&stream).copied().unwrap_or(0);
+    let pausing = peer.client.request("POST", "/pauses", &[], false);
+    let (mut sent, mut sent_to_all) = (0, 0);
+    while room(&peer, pausing).min(room(&peer, 0)) > sent + 30_000 {
+        peer.client.data(pausing, &[1; 30_000], false);
+        (sent, sent_to_all) = (sent + 30_000, sent_to_all + 30_000);
+        peer.run();
+        assert!(sent < 100_000_000, "its window ends");
+    }
+    assert!(sent > 5_000_000, "it has grown: {sent}");
+    let other = peer.client.request("POST", "/", &[], false);
+    let mut sent_other = 0;
+    for _ in 0..200 {
+        let left = room(&peer, other).min(room(&peer, 0) + sent_other - sent_to_all);
+        assert!(left >= sent_other + 30_000, "{sent_other}");
+        peer.client.data(other, &[1; 30_000], false);
+        (sent_other, sent_to_all) = (sent_other + 30_000, sent_to_all + 30_000);
+        peer.run();
+    }
+    peer.client.data(other, b"", true);
+    peer.run();
+    assert_eq!(peer.client.answer(other).text(), "6000000");
+}
+
+#[test]
+fn a_frame_that_drips_is_over_in_time() {
+    let limits = Limits::default().head_timeout(Duration::from_secs(4));
+    let mut peer = Peer::of(&app, limits);
+    peer.run();
+    let ping = frame(kind::PING, 0, 0, &[0; 8]);
+    for byte in &ping[..10] {
+        peer.client.out.push(*byte);
+        peer.advance(Duration::from_secs(1));
+    }
+    assert_eq!(peer.codes(), [11]);
+}
+
+#[test]
+fn an_empty_body_that_does_not_end_takes_up_no_stream_for_ever() {
+    let mut peer = Peer::new();
+    for _ in 0..300 {
+        let fields = [("content-length", "0")];
+        let stream = peer.client.request("POST", "/hello", &fields, false);
+        peer.run();
+        assert_eq!(peer.client.answer(stream).status, 200);
+        peer.advance(Duration::from_secs(60));
+    }
+    assert_eq!(peer.get("/hello").text(), "hello");
+}

@@ -9,8 +9,9 @@
 
 use crate::engine::connection::Exchange;
 use crate::engine::connection::promises::{Promise, Promises};
+use crate::engine::connection::rate_meter::RateMeter;
 use crate::metrics::CloseReason;
-use onrush_proto::http2::connection::{CONNECTION_WINDOW_BYTES, Connection as Machine};
+use onrush_proto::http2::connection::Connection as Machine;
 use onrush_proto::http2::frame::{PAYLOAD_BYTES_MAX, PREFACE};
 use onrush_proto::http2::priority::Priority;
 use onrush_rt::buf::{Buf, Reservation};
@@ -23,6 +24,10 @@ pub(in crate::engine) const OUT_BYTES_MAX: usize = 128 * 1024;
 /// What a response sends before the next one of its priority has its turn: a wake-up pays for
 /// more than one frame.
 const TURN_BYTES: usize = 32 * 1024;
+
+/// Bytes of bodies of one connection that may wait for their handlers before the client has to wait
+/// for them.
+const UNREAD_BYTES_MAX: usize = 1024 * 1024;
 
 /// At most this many of those that wait for a turn are woken at a time.
 const TURNS_MAX: usize = 8;
@@ -71,10 +76,14 @@ pub(in crate::engine) struct Http2 {
     pub(in crate::engine) last_head: Option<Buf>,
     /// Content in memory that waits to be sent, of all slots.
     waiting_bytes: usize,
-    /// What the window of the connection has grown by.
+    /// What the windows of streams have grown by.
     promised: Option<Promise>,
     /// The memory of a header block of which a part has arrived.
     pub(in crate::engine) block: Option<Reservation>,
+    /// When content was sent last, in ms.
+    pub(in crate::engine) sent_ms: u64,
+    /// The rate at which the client opens the window of the connection.
+    pub(in crate::engine) window_rate: RateMeter,
     /// Counts turns.
     turn: u64,
     /// Of the streams that are sent one after the other.
@@ -254,14 +263,20 @@ impl Http2 {
         self.waiting_bytes = self.waiting_bytes + bytes - before;
     }
 
-    /// Counts what the window of the connection has grown by.
-    #[inline]
+    /// Counts what the windows of the streams have grown by.
     pub(in crate::engine) fn promise(&mut self, promises: &Promises) {
-        let grown = (self.machine.window_bytes() - CONNECTION_WINDOW_BYTES) as usize;
-        if grown > 0 && self.promised.as_ref().map_or(0, Promise::bytes) != grown {
+        let grown = self.machine.grown_bytes();
+        if self.promised.as_ref().map_or(0, Promise::bytes) != grown {
             self.promised = None;
-            self.promised = Some(promises.make(grown));
+            self.promised = (grown > 0).then(|| promises.make(grown));
         }
+    }
+
+    /// Whether the client may send as many bytes as it has sent, though they were not read: up to
+    /// [`UNREAD_BYTES_MAX`], and what the windows of streams have grown by.
+    pub(in crate::engine) fn may_receive_more(&self) -> bool {
+        let unread: usize = self.slots.iter().map(|slot| slot.input_bytes).sum();
+        unread <= UNREAD_BYTES_MAX + self.machine.grown_bytes()
     }
 
     /// Whether no stream is open and nothing waits to be sent.

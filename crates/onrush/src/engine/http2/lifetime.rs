@@ -311,10 +311,13 @@ impl OpenConn<'_> {
             } else if is_over(exchange.body_deadline_ms) {
                 streams.push((slot.stream, ExpiredStream::Body));
             } else if is_over(exchange.write_deadline_ms) {
-                // A stream that waits for its turn is not one whose client is slow.
-                match http2.machine.room(slot.stream) {
-                    0 => streams.push((slot.stream, ExpiredStream::Write)),
-                    _ => exchange.write_deadline_ms = Some(now_ms + write_ms),
+                // One that waits for its turn, or for the window that all share, is not slow as
+                // long as others go on.
+                let is_slow = http2.machine.is_window_used_up(slot.stream)
+                    || (http2.machine.room(slot.stream) == 0 && http2.sent_ms + write_ms <= now_ms);
+                match is_slow {
+                    true => streams.push((slot.stream, ExpiredStream::Write)),
+                    false => exchange.write_deadline_ms = Some(now_ms + write_ms),
                 }
             }
         }

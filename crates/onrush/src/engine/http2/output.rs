@@ -54,6 +54,7 @@ impl Engine {
             let Some(http2) = conn.http2() else { return };
             let out = std::mem::take(&mut http2.out);
             if out.is_empty() && conn.unsent_len() > 0 {
+                self.conns.rendering.keep_frames(out);
                 return; // The socket becomes writable.
             }
             let sent = self.conns.io.send_or_queue(&mut conn, &out);
@@ -80,6 +81,7 @@ impl Engine {
             conn.list_waiting();
             let has_queued_input = conn.has_queued_input();
             let Some(http2) = conn.http2() else { return };
+            http2.promise(&self.conns.memory.promises);
             let wakers = http2.take_turns();
             let is_held_up = std::mem::take(&mut http2.is_held_up);
             let has_ended = http2.ends && http2.is_idle() && !has_queued_input;

@@ -184,7 +184,9 @@ impl Engine {
         count(&self.counters.requests);
         // What follows an extended CONNECT is read by `Request::upgrade`.
         let asks = self.settings.extended_connect && parts.head.method(&bytes) == "CONNECT";
-        if has_body || asks || self.conns.io.log.is_on() {
+        // The end of an empty body may never come.
+        let is_empty = parts.head.content_length() == Some(0);
+        if has_body || is_empty || asks || self.conns.io.log.is_on() {
             self.add_slot(request, &parts.head, &bytes);
         }
         (self.conns.io.measurements).begin(&parts.head, &bytes, is_tls);
@@ -419,10 +421,8 @@ impl Engine {
                         && slot.exchange.reader.is_none()
                         && is_short;
                     let reader = slot.exchange.reader.take();
-                    if !is_short {
-                        let may_grow = memory.may_promise(3 * http2.machine.window_bytes());
-                        http2.machine.hold(bytes, may_grow, &mut http2.out);
-                        http2.promise(&memory.promises);
+                    if !is_short && http2.may_receive_more() {
+                        (http2.machine).release_held(stream, bytes, &mut http2.out);
                     }
                     reader
                 }

@@ -77,8 +77,9 @@ impl ContentSender<'_> {
 
     /// As [`ContentSender::send`], for bytes that nobody else may hold.
     async fn send_own(&self, bytes: &Bytes, ends: bool) -> io::Result<()> {
+        let held = |piece| Piece::Own(piece, bytes.len());
         match bytes.is_unique() {
-            true => self.send_pieces(bytes, ends, Piece::Own).await,
+            true => self.send_pieces(bytes, ends, held).await,
             false => self.send(bytes, ends).await,
         }
     }

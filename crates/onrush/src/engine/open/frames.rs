@@ -84,8 +84,8 @@ impl OpenConns {
                     return NextFrame::Failed(NO_MEMORY, CloseReason::Exhausted);
                 }
             }
-            if !http2.machine.is_within_block() {
-                // The time limit is for one frame: it begins anew with what follows.
+            if taken > 0 && http2.machine.is_at_frame() {
+                // The time limit is for one frame, or for the head of one: it begins anew.
                 http2.input_deadline_ms = None;
             }
             let chunk = frame.slice(0..taken);

@@ -62,8 +62,8 @@ pub(in crate::engine) struct OpenStream<'s> {
 pub(in crate::engine) enum Piece<'a> {
     /// Memory that is used anyway.
     Bytes(&'a [u8]),
-    /// Memory that is freed when it was sent.
-    Own(&'a [u8]),
+    /// Memory that is freed when it was sent, and how many bytes of that there are.
+    Own(&'a [u8], usize),
     /// A part of a file: the offset and the number of bytes.
     File(&'a File, u64, usize),
 }
@@ -134,7 +134,7 @@ impl OpenConns {
         };
         let id = request.number;
         let bytes = match piece {
-            Piece::Bytes(bytes) | Piece::Own(bytes) => bytes.len(),
+            Piece::Bytes(bytes) | Piece::Own(bytes, _) => bytes.len(),
             Piece::File(_, _, bytes) => bytes,
         };
         let unsent = stream.conn.unsent_len();
@@ -148,7 +148,7 @@ impl OpenConns {
         let room = http2.room(id, unsent);
         if room == 0 && bytes > 0 {
             let waiting_bytes = match piece {
-                Piece::Own(bytes) => bytes.len(),
+                Piece::Own(_, held_bytes) => held_bytes,
                 _ => 0,
             };
             drop(stream);
@@ -156,7 +156,7 @@ impl OpenConns {
         }
         let bytes = bytes.min(room);
         let taken = match piece {
-            Piece::Bytes(all) | Piece::Own(all) => {
+            Piece::Bytes(all) | Piece::Own(all, _) => {
                 let ends = ends && bytes == all.len();
                 http2
                     .machine
@@ -194,11 +194,14 @@ impl OpenConns {
             return Poll::Ready(Err(connection_gone()));
         };
         // Otherwise the client need not do anything.
-        let waits_for_client = stream.http2().machine.room(request.number) == 0;
+        let http2 = stream.http2();
+        let is_own = http2.machine.is_window_used_up(request.number);
+        let is_of_all = !is_own && http2.machine.room(request.number) == 0;
+        let is_slow = is_of_all && !http2.window_rate.start_wait(0, now_ms, &limits);
         let exchange = &mut stream.slot().exchange;
         replaced = exchange.writer.replace(waker);
-        let begins = waits_for_client && exchange.write_deadline_ms.is_none();
-        if begins && !exchange.write_rate.start_wait(0, now_ms, &limits) {
+        let begins = is_own && exchange.write_deadline_ms.is_none();
+        if is_slow || (begins && !exchange.write_rate.start_wait(0, now_ms, &limits)) {
             drop(stream);
             return Poll::Ready(Err(self.record_slow_client()));
         }
@@ -256,12 +259,14 @@ impl OpenConn<'_> {
     /// Removes the slot of a stream, as [`Http2::take_slot`]. What was not read of its body is
     /// processed.
     pub(in crate::engine) fn take_slot(&mut self, stream: u32) -> Option<Slot> {
+        let all = self.all;
         let http2 = self.http2()?;
         let mut slot = http2.take_slot(stream)?;
         let bytes = slot.drop_input();
         if bytes > 0 {
             (http2.machine).consume(stream, bytes, false, &mut http2.out);
         }
+        http2.promise(&all.memory.promises);
         self.note_due();
         Some(slot)
     }
@@ -358,7 +363,7 @@ impl OpenStream<'_> {
     fn consume(&mut self, bytes: usize) {
         let (stream, all) = (self.stream, self.conn.all);
         let http2 = self.http2();
-        let may_grow = all.memory.may_promise(3 * http2.machine.window_bytes());
+        let may_grow = all.memory.may_promise(http2.machine.growth(stream));
         let before = http2.out.len();
         http2
             .machine
@@ -423,6 +428,10 @@ impl OpenStream<'_> {
     /// Counts content that was passed on, and ends the wait for that.
     fn note_sent(&mut self, bytes: usize) {
         let now_ms = self.conn.all.context.now_ms();
+        let http2 = self.http2();
+        http2.sent_ms = now_ms;
+        http2.window_rate.end_wait(now_ms);
+        http2.window_rate.record_bytes(bytes);
         let exchange = &mut self.slot().exchange;
         exchange.write_rate.end_wait(now_ms);
         exchange.write_rate.record_bytes(bytes);

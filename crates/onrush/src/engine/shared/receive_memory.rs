@@ -66,9 +66,9 @@ impl ReceiveMemory {
 
     /// Whether a window may grow by `bytes`: windows that have grown are at most half of the budget
     /// together, so clients that use them do not make memory short.
-    pub(in crate::engine) fn may_promise(&self, bytes: u32) -> bool {
+    pub(in crate::engine) fn may_promise(&self, bytes: usize) -> bool {
         let half = self.context.pool().budget().max_bytes() / 2;
-        self.promises.bytes() + bytes as usize <= half && !self.is_short()
+        self.promises.bytes() + bytes <= half && !self.is_short()
     }
 
     /// A handler is pending, and holds its request.
