@@ -15,7 +15,8 @@ use crate::token;
 
 /// Frames with at least this much content give the client something: they give back what it spends
 /// on asking for the next ones. So do smaller ones, unless the client has asked for so little.
-const USEFUL_BYTES_MIN: usize = 1024;
+/// `nghttp -w 9` has windows of 512 bytes.
+const USEFUL_BYTES_MIN: usize = 256;
 
 /// The last stream number that exists (RFC 9113 §6.8): no stream is refused yet.
 const EVERY_STREAM: u32 = (1 << 31) - 1;

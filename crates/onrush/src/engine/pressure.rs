@@ -17,7 +17,7 @@
 //! a connection has one at a time, it does not count. In HTTP/2 it does, if nobody else holds it.
 //! Files do not use this memory.
 
-use crate::connections::ConnId;
+use crate::connections::{ConnId, RequestId};
 use crate::engine::connection::evictable::Victim;
 use crate::engine::connection::state::AfterFlush;
 use crate::engine::lifecycle::Engine;
@@ -25,6 +25,7 @@ use crate::engine::open::OpenConn;
 use crate::log::Outcome;
 use crate::metrics::{CloseReason, Refusal};
 use crate::request::RequestParts;
+use onrush_proto::http2::frame::ErrorCode;
 use onrush_proto::reject::Reject;
 use onrush_rt::{diagnose, user};
 use std::io;
@@ -69,9 +70,35 @@ impl Engine {
         }
     }
 
-    /// Resets a connection whose client sends requests and does not read the responses.
+    /// Resets a connection whose client sends requests and does not read the responses. Of HTTP/2,
+    /// the stream with the most content that waits, as long as there is one: others may share the
+    /// connection.
     fn evict_unread(&self, id: ConnId) {
         self.counters.evicted.add(1);
+        let waiting = {
+            let conn = self.conns.open(id);
+            conn.and_then(|mut conn| {
+                conn.unlist();
+                conn.http2()?.most_waiting()
+            })
+        };
+        if let Some(stream) = waiting {
+            diagnose!(DEBUG, connection = id.token(), stream = stream;
+                "receive memory is short, a response that is not read is reset");
+            let request = RequestId {
+                connection: id,
+                number: stream,
+            };
+            self.reset_stream(
+                request,
+                ErrorCode::ENHANCE_YOUR_CALM,
+                CloseReason::Exhausted,
+            );
+            if let Some(mut conn) = self.conns.open(id) {
+                conn.list_waiting();
+            }
+            return;
+        }
         self.abort(id, CloseReason::Exhausted);
         diagnose!(DEBUG, connection = id.token();
             "receive memory is short, a client that does not read is reset");

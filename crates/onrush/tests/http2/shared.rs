@@ -271,17 +271,16 @@ fn responses_that_wait_for_their_clients_count_as_memory() {
         peer.sim.send(&connection, &out);
         connection
     };
-    let first = begin(&mut peer);
+    let mut all = vec![begin(&mut peer)];
     peer.sim.run();
     assert_eq!(peer.sim.counters().evicted.get(), 0, "2 of 4 MiB");
-    let others: Vec<_> = (0..9).map(|_| begin(&mut peer)).collect();
+    all.extend((0..9).map(|_| begin(&mut peer)));
     peer.sim.run();
-    // At most one of them stays.
-    assert!(peer.sim.counters().evicted.get() >= 8);
-    first.receive().expect_err("the oldest is reset first");
+    // At most 3.5 MiB wait: 73 responses of 400.
+    assert!(peer.sim.counters().evicted.get() >= 320);
+    // Others may share the connections, so these stay.
+    assert_eq!(peer.sim.open_connections(), 11);
     assert_eq!(peer.get("/").body.len(), 50_000);
-    drop(others);
-    peer.sim.run();
 }
 
 /// Responses that are sent one after the other, longer than the time limit.

@@ -254,6 +254,13 @@ impl Http2 {
         self.waiting_bytes
     }
 
+    /// The stream with the most of it.
+    pub(in crate::engine) fn most_waiting(&self) -> Option<u32> {
+        let waiting = (self.slots.iter()).filter(|slot| slot.exchange.rendered_bytes > 0);
+        let most = waiting.max_by_key(|slot| slot.exchange.rendered_bytes)?;
+        Some(most.stream)
+    }
+
     /// A stream waits to send this much of content in memory.
     pub(in crate::engine) fn note_waiting(&mut self, stream: u32, bytes: usize) {
         let Some(at) = self.place(stream) else {

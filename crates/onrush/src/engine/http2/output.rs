@@ -113,11 +113,23 @@ impl Engine {
 
     /// Ends a connection whose streams have ended and whose frames were sent.
     fn end_streams(self: &Rc<Self>, id: ConnId) {
-        let client_ended = |conn: OpenConn<'_>| conn.state.has_ended();
-        match self.conns.open(id).is_some_and(client_ended) {
+        let (client_ended, was_announced) = {
+            let Some(mut conn) = self.conns.open(id) else {
+                return;
+            };
+            let ended = conn.state.has_ended();
+            let drain = conn.http2().map(|http2| http2.drain);
+            (ended, drain == Some(Drain::Announced))
+        };
+        // A reset because of unread bytes could overtake the last frames. A client that knew of the
+        // end has had time to send nothing more, and the server waits for its last connection.
+        let then = match was_announced {
+            true => AfterFlush::Close,
+            false => AfterFlush::Linger,
+        };
+        match client_ended {
             true => self.close(id, CloseReason::Client),
-            // A reset because of unread bytes could overtake the last frames.
-            false => drop(self.send_then(id, &[], AfterFlush::Linger)),
+            false => drop(self.send_then(id, &[], then)),
         }
     }
 }

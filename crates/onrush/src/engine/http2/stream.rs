@@ -74,7 +74,12 @@ impl Engine {
     }
 
     /// Resets a stream whose response cannot become complete, and cancels its task.
-    pub(super) fn reset_stream(&self, request: RequestId, code: ErrorCode, reason: CloseReason) {
+    pub(in crate::engine) fn reset_stream(
+        &self,
+        request: RequestId,
+        code: ErrorCode,
+        reason: CloseReason,
+    ) {
         let slot = {
             let Some(mut conn) = self.conns.open(request.connection) else {
                 return;
