@@ -134,7 +134,12 @@ impl Connection {
                 self.remember_parsed(input);
                 Ok(Step::NeedMore)
             }
-            Err(reject) => self.refuse(reject),
+            Err(reject) => {
+                let refused = self.refuse(reject);
+                // The method is known, if nothing else is: no content follows (RFC 9110 §9.3.2).
+                self.head_only = input.trim_ascii_start().starts_with(b"HEAD ");
+                refused
+            }
         }
     }
 
@@ -193,7 +198,6 @@ impl Connection {
         self.last = true;
         self.draining = true;
         if self.phase == Phase::Ready {
-            // The method is not known, so the response has content.
             self.phase = Phase::Received;
             self.head_only = false;
         }

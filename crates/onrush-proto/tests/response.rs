@@ -498,6 +498,18 @@ fn rejections() {
     let mut out = Vec::new();
     connection.send_reject(Reject::new(400, "x"), DATE, &mut out);
     assert!(out.ends_with(b"\r\n\r\nx\n"));
+    // That of a HEAD has none.
+    for head in [
+        "HEAD /#a HTTP/1.1\r\n\r\n",
+        "\r\nHEAD / HTTP/1.1\r\n a\r\n\r\n",
+    ] {
+        let mut connection = Connection::new();
+        let step = connection.receive_head(head.as_bytes(), &mut Head::default(), &limits);
+        assert!(step.is_err());
+        let mut out = Vec::new();
+        connection.send_reject(Reject::new(400, "x"), DATE, &mut out);
+        assert!(out.ends_with(b"\r\n\r\n"));
+    }
 }
 
 #[test]
