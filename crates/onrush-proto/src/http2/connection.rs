@@ -315,6 +315,18 @@ impl Connection {
         tables + head + self.streams.memory_bytes()
     }
 
+    /// The window of a stream, or that of the connection for 0, for tests: its target, and what
+    /// could be announced of it, in bytes; negative after the target has become less. `None` if the
+    /// stream is gone.
+    #[doc(hidden)]
+    pub fn receive_window(&mut self, stream: u32) -> Option<(i64, i64)> {
+        let window = match stream {
+            0 => &self.window,
+            stream => &self.streams.get(stream)?.window,
+        };
+        Some((window.target(), window.free()))
+    }
+
     /// Frees memory that an idle connection does not need: of a head that was large.
     pub fn release(&mut self) {
         if self.fields.memory_bytes() > HEAD_KEPT_BYTES {

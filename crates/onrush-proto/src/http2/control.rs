@@ -145,13 +145,11 @@ impl Connection {
             return Err(protocol_error("RST_STREAM on a stream that has not begun"));
         }
         match self.remove_stream(id) {
-            // Its response was sent: nothing was cancelled.
-            Some(stream) if stream.tunnel == Tunnel::Begun => {
-                self.note_cancelled(id);
-                Ok(Event::Reset { stream: id })
-            }
-            Some(_) => {
-                self.spend_cancelled()?;
+            // The response of another protocol was sent: nothing was cancelled.
+            Some(stream) => {
+                if stream.tunnel != Tunnel::Begun {
+                    self.spend_cancelled()?;
+                }
                 self.note_cancelled(id);
                 Ok(Event::Reset { stream: id })
             }

@@ -9,7 +9,7 @@ use crate::http2::hpack::Indexing;
 use crate::http2::priority::Priority;
 pub use crate::http2::response_head::ResponseHead;
 use crate::http2::streams::{Side, Stream};
-use crate::http2::tunnel::begin_tunnel;
+use crate::http2::tunnel::{Tunnel, begin_tunnel};
 use crate::response::{ContentLength, has_no_content};
 use crate::token;
 
@@ -172,9 +172,10 @@ impl Connection {
         head.bytes()
     }
 
-    /// Ends a response with trailers: field lines with CRLF. Without lines, with an empty frame.
+    /// Ends a response with trailers: field lines with CRLF. Without lines, with an empty frame. So
+    /// does a stream of another protocol, which has no trailers (RFC 9113 §8.5).
     pub fn send_trailers(&mut self, stream: u32, lines: &[u8], out: &mut Vec<u8>) {
-        if lines.is_empty() {
+        if lines.is_empty() || self.tunnel(stream) == Tunnel::Begun {
             return self.send_data_head(stream, 0, true, out);
         }
         let start = begin_block(out);

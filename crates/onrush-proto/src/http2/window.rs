@@ -51,7 +51,8 @@ impl Window {
         self.free() >= WORTH_BYTES.min(self.target / 2)
     }
 
-    fn free(&self) -> i64 {
+    /// What could be announced; negative after the target has become less.
+    pub(super) fn free(&self) -> i64 {
         self.target - self.held - self.left
     }
 

@@ -232,6 +232,24 @@ fn streams_whose_bytes_wait_do_not_use_up_the_window_of_the_connection() {
     }
 }
 
+#[test]
+fn what_is_discarded_leaves_the_window_open_while_other_streams_wait() {
+    let mut server = Server::begun();
+    let mut windows = Windows::new();
+    for stream in [1, 3, 5] {
+        server.receive(&frame(HEADERS, END_HEADERS, stream, &block(&POST)));
+        // They take up the window of the connection.
+        (0..4).for_each(|_| windows.send(&mut server, stream, 16_000));
+    }
+    server.receive(&frame(HEADERS, END_HEADERS, 9, &block(&POST)));
+    for _ in 0..100 {
+        windows.send(&mut server, 9, 16_000);
+        server.connection.consume(9, 16_000, false, &mut server.out);
+        windows.read(&mut server);
+        assert!(windows.connection >= 16_000 && windows.streams[&9] >= 16_000);
+    }
+}
+
 /// Whatever becomes of bodies, and in which order.
 #[test]
 fn the_window_of_the_connection_is_given_back() {

@@ -231,6 +231,33 @@ fn each_side_ends_alone() {
     assert_eq!(server.fatal, None);
 }
 
+/// As bodies do; see `violations`.
+#[test]
+fn what_a_client_sends_after_its_own_reset_ends_only_the_stream() {
+    let mut server = Server::tunnelled();
+    server.receive(&frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]));
+    server.receive(&frame(DATA, 0, 1, b"more"));
+    assert_eq!(
+        (server.sent(), server.fatal),
+        (vec!["1 RST_STREAM 5".to_owned()], None)
+    );
+    server.receive(&frame(DATA, 0, 1, b"more"));
+    assert_eq!((server.sent(), server.fatal), (Vec::new(), None));
+}
+
+#[test]
+fn the_other_protocol_has_no_trailers() {
+    let mut server = Server::tunnelled();
+    (server.connection).send_trailers(1, b"X-Sum: 7\r\n", &mut server.out);
+    assert_eq!(server.sent(), ["1 DATA 0 1"]);
+    // A response that refuses it may have some.
+    let mut server = asked(END_HEADERS);
+    assert!(server.connection.begin_upgrade(1));
+    server.answer(1, 200, ContentLength::Unknown);
+    (server.connection).send_trailers(1, b"X-Sum: 7\r\n", &mut server.out);
+    assert_eq!(server.sent(), ["1 HEADERS 4", "1 HEADERS 5"]);
+}
+
 /// Clients end WebSockets by a reset. That cancels no request.
 #[test]
 fn resets_of_the_other_protocol_are_no_flood() {
