@@ -6,13 +6,14 @@
 
 use crate::body::{Body, Worker};
 use crate::request;
-use crate::response::{self, Wishes};
+use crate::response::{self, Converter, Head, Wishes};
 use onrush::handler::{Handler, per_worker};
+use onrush::http_types::{HeadCopies, Unrepresentable};
 use onrush::{Application, IntoResponse, Response};
 use std::cell::RefCell;
 use std::error::Error;
 use std::future::{pending, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
@@ -59,6 +60,8 @@ where
         Tower(Rc::new(Instance {
             service: RefCell::new(service.clone()),
             worker: Worker::new(worker),
+            heads: RefCell::default(),
+            converter: Converter::default(),
             #[cfg(feature = "axum")]
             handle: worker.clone(),
             _runtime: runtime.clone().and_then(Entered::new),
@@ -88,37 +91,51 @@ impl Entered {
     }
 }
 
-/// The service of one worker.
-struct Instance<S> {
+/// The service of one worker. `B` is the body of its responses.
+struct Instance<S, B> {
     service: RefCell<S>,
     worker: Worker,
+    heads: RefCell<HeadCopies>,
+    converter: Converter<B>,
     #[cfg(feature = "axum")]
     handle: onrush::WorkerHandle,
     _runtime: Option<Entered>,
 }
 
-struct Tower<S>(Rc<Instance<S>>);
+struct Tower<S, B>(Rc<Instance<S, B>>);
 
-impl<S> Instance<S> {
-    /// Calls the service when it is ready.
+/// What is known of a request while the service handles it.
+struct Called {
+    wishes: Wishes,
+    #[cfg(feature = "axum")]
+    upgrade: Option<Box<crate::upgrade::Offer>>,
+}
+
+impl<S, B> Instance<S, B>
+where
+    S: Service<http::Request<Body>, Response = http::Response<B>> + Clone,
+{
+    /// Calls the service when it is ready. `responds` gets its future. If the request is none for
+    /// the service, the error is a response.
     ///
     /// A service that is ready at once is called in place. Another one is replaced by a clone,
     /// because it may hold the place of this request in a queue.
-    async fn call<B>(&self, request: http::Request<Body>) -> Result<S::Response, S::Error>
-    where
-        S: Service<http::Request<Body>, Response = http::Response<B>> + Clone,
-    {
-        let mut request = Some(request);
-        let started = poll_fn(|cx| {
+    async fn call(
+        &self,
+        request: onrush::Request,
+        responds: Pin<&mut Option<S::Future>>,
+    ) -> Result<Result<Called, Unrepresentable>, S::Error> {
+        let polled = poll_fn(|cx| Poll::Ready(self.service.borrow_mut().poll_ready(cx)));
+        if let Poll::Ready(ready) = polled.await {
+            ready?;
             let mut service = self.service.borrow_mut();
-            Poll::Ready(match service.poll_ready(cx) {
-                Poll::Ready(Ok(())) => request.take().map(|request| Ok(service.call(request))),
-                Poll::Ready(Err(error)) => Some(Err(error)),
-                Poll::Pending => None,
-            })
-        });
-        if let Some(started) = started.await {
-            return started?.await;
+            let called = self.call_ready(&mut service, request, responds);
+            if called.is_err() {
+                // It was not called, and may hold what it was ready with.
+                let fresh = service.clone();
+                *service = fresh;
+            }
+            return Ok(called);
         }
         let mut service = {
             let mut shared = self.service.borrow_mut();
@@ -126,12 +143,51 @@ impl<S> Instance<S> {
             std::mem::replace(&mut *shared, fresh)
         };
         poll_fn(|cx| service.poll_ready(cx)).await?;
-        let request = request.take().expect("not passed on");
-        service.call(request).await
+        Ok(self.call_ready(&mut service, request, responds))
+    }
+
+    /// The request is made where the service takes it, and the future is stored where it is
+    /// polled: both are large.
+    #[cfg_attr(not(feature = "axum"), allow(unused_mut))]
+    fn call_ready(
+        &self,
+        service: &mut S,
+        mut request: onrush::Request,
+        mut responds: Pin<&mut Option<S::Future>>,
+    ) -> Result<Called, Unrepresentable> {
+        let mut made = http::Request::new(Body::empty());
+        self.heads.borrow_mut().copy(&request, &mut made)?;
+        let wishes = Wishes::of(&made);
+        #[cfg(feature = "tls")]
+        request::add_tls(&request, &mut made);
+        #[cfg(feature = "axum")]
+        request::add_peer(&request, &mut made);
+        #[cfg(feature = "axum")]
+        let upgrade = crate::upgrade::offer(&mut request, &mut made);
+        *made.body_mut() = request::body(request, &self.worker);
+        responds.set(Some(service.call(made)));
+        Ok(Called {
+            wishes,
+            #[cfg(feature = "axum")]
+            upgrade,
+        })
+    }
+
+    /// Converts a response, and keeps the memory of its fields for a request.
+    async fn convert(&self, response: http::Response<B>, wishes: Wishes) -> Response
+    where
+        B: http_body::Body<Error: Into<Box<dyn Error + Send + Sync>>> + 'static,
+    {
+        let (mut parts, content) = response.into_parts();
+        let head = Head::of(&parts, &content, wishes);
+        self.heads
+            .borrow_mut()
+            .reuse(std::mem::take(&mut parts.headers));
+        self.converter.convert(head, content, wishes).await
     }
 }
 
-impl<S, B> Handler for Tower<S>
+impl<S, B> Handler for Tower<S, B>
 where
     S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + 'static,
     S::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -143,28 +199,25 @@ where
     ) -> impl Future<Output = Response> + use<S, B> + 'static {
         let instance = self.0.clone();
         async move {
-            let parts = match http::request::Parts::try_from(&request) {
-                Ok(parts) => parts,
-                Err(error) => return error.into_response(),
+            let mut responds = pin!(None);
+            let called = match instance.call(request, responds.as_mut()).await {
+                Ok(Ok(called)) => called,
+                Ok(Err(unrepresentable)) => return unrepresentable.into_response(),
+                Err(error) => return failed(error.into()),
             };
-            let wishes = Wishes::of(&parts);
-            #[cfg(feature = "tls")]
-            let parts = request::add_tls(&request, parts);
-            #[cfg(feature = "axum")]
-            let parts = request::add_peer(&request, parts);
-            #[cfg(feature = "axum")]
-            let (request, parts, upgrade) = crate::upgrade::offer(request, parts);
-            let body = request::body(request, &instance.worker);
-            let responded = instance.call(http::Request::from_parts(parts, body)).await;
-            let response = match responded {
+            let future = responds.as_mut().as_pin_mut();
+            let response = match future.expect("the service was called").await {
                 Ok(response) => response,
                 Err(error) => return failed(error.into()),
             };
+            responds.set(None); // It may hold a place among those that are limited.
             #[cfg(feature = "axum")]
-            if let Some(upgrade) = upgrade {
-                return upgrade.finish(response, wishes, &instance.handle).await;
+            if let Some(upgrade) = called.upgrade {
+                let converter = &instance.converter;
+                let finished = upgrade.finish(response, called.wishes, converter, &instance.handle);
+                return finished.await;
             }
-            response::convert(response, wishes).await
+            instance.convert(response, called.wishes).await
         }
     }
 }

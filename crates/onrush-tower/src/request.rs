@@ -1,8 +1,6 @@
 //! What requests of services have beside the head that `onrush` converts.
 
 use crate::body::{Body, Worker};
-#[cfg(any(feature = "axum", feature = "tls"))]
-use http::request::Parts;
 use onrush::Request;
 
 /// The body of a request, whose head is not needed any more.
@@ -15,18 +13,17 @@ pub(crate) fn body(request: Request, worker: &Worker) -> Body {
 
 /// Adds the address of the client.
 #[cfg(feature = "axum")]
-pub(crate) fn add_peer(request: &Request, mut parts: Parts) -> Parts {
+pub(crate) fn add_peer(request: &Request, made: &mut http::Request<Body>) {
     if let Some(peer) = request.peer() {
-        parts.extensions.insert(axum::extract::ConnectInfo(peer));
+        let peer = axum::extract::ConnectInfo(peer);
+        made.extensions_mut().insert(peer);
     }
-    parts
 }
 
 /// Adds what TLS has negotiated.
 #[cfg(feature = "tls")]
-pub(crate) fn add_tls(request: &Request, mut parts: Parts) -> Parts {
+pub(crate) fn add_tls(request: &Request, made: &mut http::Request<Body>) {
     if let Some(tls) = request.tls() {
-        parts.extensions.insert(tls);
+        made.extensions_mut().insert(tls);
     }
-    parts
 }

@@ -10,11 +10,11 @@
 //! extension [`Protocol`], and a 2xx accepts it: one without content, because content would be
 //! taken for bytes of the protocol.
 
-use crate::response::{Wishes, convert, internal_error};
+use crate::body::Body;
+use crate::response::{Converter, Head, Wishes, internal_error};
 use bytes::Bytes;
 use http::header::UPGRADE;
-use http::request::Parts;
-use http::{HeaderName, HeaderValue, StatusCode, Version};
+use http::{Extensions, HeaderName, HeaderValue, StatusCode, Version};
 use hyper::ext::Protocol;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -100,25 +100,29 @@ impl AsyncWrite for ServerEnd {
 }
 
 /// If the client asks for an upgrade, adds the extension that accepts it.
-pub(crate) fn offer(mut request: Request, mut parts: Parts) -> (Request, Parts, Option<Offer>) {
-    let is_asked = parts.headers.contains_key(UPGRADE);
+pub(crate) fn offer(request: &mut Request, made: &mut http::Request<Body>) -> Option<Box<Offer>> {
+    if !made.headers().contains_key(UPGRADE) {
+        return None;
+    }
     // The engine writes the field itself for `:protocol`.
-    if parts.version == Version::HTTP_2
-        && let Some(protocol) = parts.headers.remove(UPGRADE)
+    if made.version() == Version::HTTP_2
+        && let Some(protocol) = made.headers_mut().remove(UPGRADE)
         && let Ok(protocol) = protocol.to_str()
     {
-        parts.extensions.insert(Protocol::from(protocol));
+        made.extensions_mut().insert(Protocol::from(protocol));
     }
-    let upgrade = is_asked.then(|| request.upgrade()).flatten();
+    let upgrade = request.upgrade()?;
     // Clients of HTTP/2 offer it with each request, and no application has it as an upgrade.
     let is_h2c = |protocol: &str| protocol.eq_ignore_ascii_case("h2c");
-    let upgrade = upgrade.filter(|upgrade| !upgrade.protocols().all(is_h2c));
-    let offer = upgrade.and_then(|upgrade| begin(upgrade, &mut parts));
-    (request, parts, offer)
+    let is_useless = upgrade.protocols().all(is_h2c);
+    match is_useless {
+        true => None,
+        false => begin(upgrade, made.extensions_mut()).map(Box::new),
+    }
 }
 
 /// `None` if hyper does not offer the upgrade.
-fn begin(upgrade: Upgrade, parts: &mut Parts) -> Option<Offer> {
+fn begin(upgrade: Upgrade, extensions: &mut Extensions) -> Option<Offer> {
     let (mut client, pipe) = tokio::io::duplex(PIPE_BYTES);
     let is_broken = Arc::new(AtomicBool::new(false));
     let server = ServerEnd {
@@ -158,8 +162,8 @@ fn begin(upgrade: Upgrade, parts: &mut Parts) -> Option<Offer> {
     let _ = Box::pin(client.write_all(ASKS)).as_mut().poll(&mut cx);
     let _ = connection.as_mut().poll(&mut cx);
     let on_upgrade = offered.take()?;
-    parts.extensions.insert(on_upgrade);
-    let connect = parts.extensions.get::<Protocol>();
+    extensions.insert(on_upgrade);
+    let connect = extensions.get::<Protocol>();
     Some(Offer {
         upgrade,
         connect: connect.map(|protocol| protocol.as_str().to_owned()),
@@ -176,6 +180,7 @@ impl Offer {
         self,
         response: http::Response<B>,
         wishes: Wishes,
+        converter: &Converter<B>,
         worker: &WorkerHandle,
     ) -> Response
     where
@@ -186,7 +191,9 @@ impl Offer {
             None => response.status() == StatusCode::SWITCHING_PROTOCOLS,
         };
         if !accepts {
-            return convert(response, wishes).await;
+            let (parts, content) = response.into_parts();
+            let head = Head::of(&parts, &content, wishes);
+            return converter.convert(head, content, wishes).await;
         }
         match self.accept(&response, worker).await {
             Ok(response) => response,

@@ -207,6 +207,25 @@ impl Service<Request<Body>> for NotSync {
     }
 }
 
+/// A target that the crate `http` refuses never reaches the service, which was ready for it.
+#[test]
+fn a_request_that_no_service_can_have_keeps_no_permit() {
+    let permits = Arc::new(tokio::sync::Semaphore::new(1));
+    let limit = tower::limit::GlobalConcurrencyLimitLayer::with_semaphore(permits.clone());
+    let service = ServiceBuilder::new().layer(limit);
+    let service = service.service_fn(|_: Request<Body>| async {
+        Ok::<_, Infallible>(Response::new(Content::from("done")))
+    });
+    let mut sim = Simulation::new(1, &application(service), Limits::default());
+    for _ in 0..3 {
+        let response = ask(&mut sim, "/<");
+        assert!(response.starts_with("HTTP/1.1 400 "), "{response}");
+        assert!(response.ends_with("unsupported target\n"), "{response}");
+        assert_eq!(permits.available_permits(), 1);
+    }
+    assert!(ask(&mut sim, "/").ends_with("done"));
+}
+
 #[test]
 fn a_worker_has_its_own_clone_of_the_service() {
     let mut sim = Simulation::new(1, &application(NotSync(Cell::new(0))), Limits::default());
@@ -216,5 +235,71 @@ fn a_worker_has_its_own_clone_of_the_service() {
             response.ends_with(&format!("request {number}")),
             "{response}"
         );
+    }
+}
+
+/// Heads share memory, which is used again when nobody needs it.
+#[test]
+fn what_is_kept_of_a_request_survives_later_ones() {
+    let kept: Arc<Mutex<Vec<Request<()>>>> = Arc::default();
+    let all = kept.clone();
+    let service = service_fn(move |request: Request<Body>| {
+        // Of each second request nothing is kept.
+        if request.uri().path().len().is_multiple_of(2) {
+            all.lock().expect("no panic").push(request.map(drop));
+        }
+        async { Ok::<_, Infallible>(Response::new(Content::from("kept"))) }
+    });
+    let mut sim = Simulation::new(1, &application(service), Limits::default());
+    let client = sim.connect();
+    let path = |number: usize| format!("/{}{number:04}", "x".repeat(number % 7));
+    let value = |number: usize| format!("{number}").repeat(number % 600);
+    for number in 0..1000 {
+        let (path, value) = (path(number), value(number));
+        let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\nX-Value: {value}\r\n\r\n");
+        sim.send(&client, head.as_bytes());
+        assert!(
+            client
+                .receive()
+                .expect("a response")
+                .ends_with(b"\r\n\r\nkept")
+        );
+    }
+    let kept = kept.lock().expect("no panic");
+    let expected = (0..1000).filter(|number| path(*number).len().is_multiple_of(2));
+    assert_eq!(kept.len(), expected.clone().count());
+    for (request, number) in kept.iter().zip(expected) {
+        assert_eq!(request.uri().path(), path(number));
+        assert_eq!(request.headers()["x-value"], value(number));
+        assert_eq!(request.headers()["host"], "a");
+    }
+}
+
+/// The table of the fields of a response becomes that of a later request.
+#[test]
+fn a_request_has_no_fields_of_earlier_messages() {
+    let service = service_fn(|request: Request<Body>| async move {
+        let mut names: Vec<_> = request.headers().keys().map(|name| name.as_str()).collect();
+        names.sort_unstable();
+        let mut response = Response::new(Content::from(names.join(" ")));
+        for number in 0..request.headers().len() * 3 {
+            let name = http::HeaderName::try_from(format!("x-response-{number}"));
+            let value = http::HeaderValue::from_static("of a response");
+            response.headers_mut().insert(name.expect("a name"), value);
+        }
+        Ok::<_, Infallible>(response)
+    });
+    let mut sim = Simulation::new(1, &application(service), Limits::default());
+    let client = sim.connect();
+    for number in [0, 1, 30, 2, 60, 0, 3] {
+        let names: Vec<String> = (10..10 + number).map(|name| format!("x-{name}")).collect();
+        let fields: String = names.iter().map(|name| format!("{name}: 1\r\n")).collect();
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        sim.send(&client, head.as_bytes());
+        let response = client.receive().expect("a response");
+        let response = String::from_utf8_lossy(&response);
+        let (_, listed) = response.split_once("\r\n\r\n").expect("a head");
+        let expected = [&["host".to_owned()][..], &names].concat().join(" ");
+        assert_eq!(listed, expected);
     }
 }

@@ -8,13 +8,14 @@
 use crate::body::Body;
 use crate::request::{Request, RequestBody};
 use crate::response::{IntoResponse, Response};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Uri, Version, request, response};
 use onrush_proto::response::FieldError;
 use onrush_proto::token;
 use std::error::Error;
 use std::fmt;
+use std::mem;
 
 /// Why a value of one crate has no counterpart in the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,36 +85,98 @@ fn part_of(whole: &[u8], copy: &Bytes, part: &[u8]) -> Bytes {
     }
 }
 
+/// Copies the heads of many requests. What one leaves is memory for the next: a head without long
+/// fields takes no allocation.
+#[doc(hidden)] // For the crate `onrush-tower`.
+#[derive(Debug, Default)]
+pub struct HeadCopies {
+    /// Room for the bytes of some heads. A value that is kept keeps all of it.
+    bytes: BytesMut,
+    /// Empty, with memory for fields.
+    fields: HeaderMap,
+}
+
+/// What is allocated for the bytes of heads at a time.
+const SHARED_BYTES: usize = 4096;
+/// A longer head has memory of its own.
+const SHARED_HEAD_BYTES_MAX: usize = SHARED_BYTES / 4;
+/// Memory for more fields is not kept.
+const KEPT_FIELDS_MAX: usize = 128;
+
+impl HeadCopies {
+    /// Replaces method, target, version and fields of `copied` by those of `request`.
+    pub fn copy<B>(
+        &mut self,
+        request: &Request,
+        copied: &mut http::Request<B>,
+    ) -> Result<(), Unrepresentable> {
+        let bytes = self.bytes_of(request.head_bytes());
+        copy_head(request, &bytes, mem::take(&mut self.fields), copied)
+    }
+
+    /// Keeps the memory of fields that are not needed any more.
+    pub fn reuse(&mut self, mut fields: HeaderMap) {
+        if (self.fields.capacity()..KEPT_FIELDS_MAX).contains(&fields.capacity()) {
+            fields.clear();
+            self.fields = fields;
+        }
+    }
+
+    fn bytes_of(&mut self, head: &[u8]) -> Bytes {
+        if head.len() > SHARED_HEAD_BYTES_MAX {
+            return Bytes::copy_from_slice(head);
+        }
+        if self.bytes.capacity() < head.len() {
+            self.bytes.reserve(SHARED_BYTES); // The same memory, if nobody has a part of it.
+        }
+        self.bytes.extend_from_slice(head);
+        self.bytes.split().freeze()
+    }
+}
+
+/// `bytes` is a copy of the bytes of the head, `fields` is empty.
+fn copy_head<B>(
+    request: &Request,
+    bytes: &Bytes,
+    mut fields: HeaderMap,
+    copied: &mut http::Request<B>,
+) -> Result<(), Unrepresentable> {
+    let whole = request.head_bytes();
+    *copied.method_mut() = match request.method() {
+        "GET" => Method::GET,
+        other => Method::from_bytes(other.as_bytes()).map_err(|_| Unrepresentable::Method)?,
+    };
+    let target = part_of(whole, bytes, request.target().as_bytes());
+    *copied.uri_mut() = Uri::from_maybe_shared(target).map_err(|_| Unrepresentable::Target)?;
+    *copied.version_mut() = match request.version() {
+        crate::Version::Http10 => Version::HTTP_10,
+        crate::Version::Http11 => Version::HTTP_11,
+        crate::Version::Http2 => Version::HTTP_2,
+    };
+    if fields.capacity() < request.headers_len() {
+        fields = HeaderMap::with_capacity(request.headers_len());
+    }
+    for (name, value) in request.headers() {
+        let name = HeaderName::from_bytes(name.as_bytes());
+        let value = HeaderValue::from_maybe_shared(part_of(whole, bytes, value));
+        fields.append(
+            name.map_err(|_| Unrepresentable::FieldName)?,
+            value.map_err(|_| Unrepresentable::FieldValue)?,
+        );
+    }
+    *copied.headers_mut() = fields;
+    Ok(())
+}
+
 /// The head, without extensions.
 impl TryFrom<&Request> for request::Parts {
     type Error = Unrepresentable;
 
     fn try_from(request: &Request) -> Result<request::Parts, Unrepresentable> {
-        let whole = request.head_bytes();
-        let copy = Bytes::copy_from_slice(whole);
-        let (mut parts, ()) = http::Request::new(()).into_parts();
-        parts.method = match request.method() {
-            "GET" => Method::GET,
-            other => Method::from_bytes(other.as_bytes()).map_err(|_| Unrepresentable::Method)?,
-        };
-        let target = part_of(whole, &copy, request.target().as_bytes());
-        parts.uri = Uri::from_maybe_shared(target).map_err(|_| Unrepresentable::Target)?;
-        parts.version = match request.version() {
-            crate::Version::Http10 => Version::HTTP_10,
-            crate::Version::Http11 => Version::HTTP_11,
-            crate::Version::Http2 => Version::HTTP_2,
-        };
-        let mut fields = HeaderMap::with_capacity(request.headers_len());
-        for (name, value) in request.headers() {
-            let name = HeaderName::from_bytes(name.as_bytes());
-            let value = HeaderValue::from_maybe_shared(part_of(whole, &copy, value));
-            fields.append(
-                name.map_err(|_| Unrepresentable::FieldName)?,
-                value.map_err(|_| Unrepresentable::FieldValue)?,
-            );
-        }
-        parts.headers = fields;
-        Ok(parts)
+        let mut copied = http::Request::new(());
+        let bytes = Bytes::copy_from_slice(request.head_bytes());
+        copy_head(request, &bytes, HeaderMap::new(), &mut copied)?;
+        Ok(copied.into_parts().0)
     }
 }
 
@@ -167,25 +230,33 @@ fn well_known(value: &HeaderValue) -> Option<&'static str> {
     ALL.into_iter().find(is_it)
 }
 
+/// Whether it is a common one of the fields that are reserved: a shortcut.
+fn is_reserved(name: &HeaderName) -> bool {
+    *name == header::CONTENT_LENGTH || *name == header::TRANSFER_ENCODING || *name == header::DATE
+}
+
 /// Status and fields, without content. Of the fields that the server writes itself, `Connection:
 /// close` closes the connection, and all others are left out. White space around a value is not a
-/// part of it (RFC 9110 §5.5). Extensions are dropped.
-impl TryFrom<response::Parts> for Response {
+/// part of it (RFC 9110 §5.5). Extensions are left out.
+impl TryFrom<&response::Parts> for Response {
     type Error = UnrepresentableResponse;
 
-    fn try_from(parts: response::Parts) -> Result<Response, UnrepresentableResponse> {
+    fn try_from(parts: &response::Parts) -> Result<Response, UnrepresentableResponse> {
         let status = parts.status.as_u16();
         if !(200..=599).contains(&status) {
             return Err(UnrepresentableResponse::Status);
         }
         let mut response = Response::new(status);
         for (name, value) in &parts.headers {
-            if *name == header::CONNECTION && token::list_contains(value.as_bytes(), "close") {
-                response = response.close();
-            } else if *name == header::CONTENT_TYPE
+            if *name == header::CONTENT_TYPE
                 && let Some(known) = well_known(value)
             {
                 response = response.content_type(known);
+            } else if is_reserved(name) {
+                continue;
+            } else if *name == header::CONNECTION && token::list_contains(value.as_bytes(), "close")
+            {
+                response = response.close();
             } else {
                 match response.append_header(name, value.as_bytes().trim_ascii()) {
                     Ok(()) | Err(FieldError::Reserved) => {}
@@ -195,6 +266,15 @@ impl TryFrom<response::Parts> for Response {
             }
         }
         Ok(response)
+    }
+}
+
+/// As the conversion of a reference.
+impl TryFrom<response::Parts> for Response {
+    type Error = UnrepresentableResponse;
+
+    fn try_from(parts: response::Parts) -> Result<Response, UnrepresentableResponse> {
+        Response::try_from(&parts)
     }
 }
 
@@ -218,7 +298,7 @@ impl<B: Into<Body>> TryFrom<http::Response<B>> for Response {
 
     fn try_from(response: http::Response<B>) -> Result<Response, UnrepresentableResponse> {
         let (parts, content) = response.into_parts();
-        Ok(Response::try_from(parts)?.with_content(content))
+        Ok(Response::try_from(&parts)?.with_content(content))
     }
 }
 
