@@ -23,8 +23,7 @@ pub enum ContentError {
     /// The content was not received whole: 413 if it is too long, and what [`io::Error`] says of
     /// others.
     Body(io::Error),
-    /// 400: the content is not what its media type says, or has another form than the handler
-    /// expects.
+    /// 400: the content is not what its media type says.
     Malformed {
         /// What is wrong.
         what: &'static str,
@@ -35,15 +34,24 @@ pub enum ContentError {
         /// The error of the decoder, which may quote what the client has sent.
         source: Box<dyn Error + Send + Sync>,
     },
+    /// 400: the JSON does not fit what the handler expects. With the feature `json`.
+    Json {
+        /// Which field does not fit.
+        misfit: Misfit,
+        /// The line, from 1.
+        line: usize,
+        /// The byte of the line, from 1.
+        column: usize,
+    },
     /// 400: the query does not fit what the handler expects. With the feature `forms`.
     Query(Misfit),
     /// 422: the form does not fit what the handler expects. With the feature `forms`.
     Form(Misfit),
 }
 
-/// Why the fields of a query or form are not those of the type that the handler expects. Names are
-/// those that the program has chosen, never those that a client has sent. The errors of the decoder
-/// may quote what the client has sent.
+/// Why the fields of a query, form or JSON are not those of the type that the handler expects.
+/// Names are those that the program has chosen, never those that a client has sent. The errors of
+/// the decoder may quote what the client has sent.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Misfit {
@@ -109,6 +117,14 @@ impl fmt::Display for ContentError {
             ContentError::Malformed {
                 what, line, column, ..
             } => write!(f, "{what}, line {line}, column {column}"),
+            ContentError::Json {
+                misfit,
+                line,
+                column,
+            } => {
+                misfit.write("JSON", f)?;
+                write!(f, ", line {line}, column {column}")
+            }
             ContentError::Query(misfit) => misfit.write("query", f),
             ContentError::Form(misfit) => misfit.write("form", f),
         }
@@ -121,7 +137,9 @@ impl Error for ContentError {
             ContentError::MediaType(_) | ContentError::Encoding => None,
             ContentError::Body(error) => Some(error),
             ContentError::Malformed { source, .. } => Some(source.as_ref()),
-            ContentError::Query(misfit) | ContentError::Form(misfit) => Some(misfit.source()),
+            ContentError::Json { misfit, .. }
+            | ContentError::Query(misfit)
+            | ContentError::Form(misfit) => Some(misfit.source()),
         }
     }
 }
@@ -140,7 +158,9 @@ impl IntoResponse for ContentError {
             // What the client may send instead (RFC 9110 §12.5.1, §12.5.3).
             ContentError::MediaType(expected) => (415, Some(("Accept", expected))),
             ContentError::Encoding => (415, Some(("Accept-Encoding", "identity"))),
-            ContentError::Malformed { .. } | ContentError::Query(_) => (400, None),
+            ContentError::Malformed { .. } | ContentError::Json { .. } | ContentError::Query(_) => {
+                (400, None)
+            }
             // The media type and the syntax are right (RFC 9110 §15.5.21).
             ContentError::Form(_) => (422, None),
         };

@@ -1,6 +1,7 @@
 //! JSON as content of requests and responses, by serde. With the feature `json`.
 
-use crate::content::ContentError;
+use crate::content::{ContentError, Misfit};
+use crate::misfit;
 use crate::request::Request;
 use crate::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -60,29 +61,90 @@ impl Request {
     ///
     /// # Errors
     /// [`ContentError`], which is a response: 415 if the content is of another type, 413 if it is
-    /// longer, 400 with line and column if it is not JSON or does not fit `T`, and as
+    /// longer, 400 with line and column if it is not JSON or does not fit `T`, in that case with
+    /// the name of the field if it is one of the members of the struct `T`, and as
     /// [`RequestBody`](crate::RequestBody). [`Json`] has an example.
     pub async fn json<T: DeserializeOwned>(&mut self, bytes_max: usize) -> Result<T, ContentError> {
         let content = self.content_of_type(bytes_max, JSON, is_json).await?;
-        serde_json::from_slice(&content).map_err(malformed)
+        serde_json::from_slice(&content).map_err(|error| refused::<T>(&content, error))
     }
 }
 
 /// What is wrong and where. Only the source quotes the content.
-fn malformed(error: serde_json::Error) -> ContentError {
+#[cold]
+fn refused<T: DeserializeOwned>(content: &[u8], error: serde_json::Error) -> ContentError {
+    let what = match error.classify() {
+        Category::Eof => "the JSON ends early",
+        Category::Syntax | Category::Io => "the content is not JSON",
+        Category::Data => return unfit::<T>(content, error),
+    };
     ContentError::Malformed {
-        what: match error.classify() {
-            Category::Eof => "the JSON ends early",
-            Category::Syntax => "the content is not JSON",
-            Category::Data | Category::Io => "the JSON has another form than expected",
-        },
+        what,
         line: error.line(),
         column: error.column(),
         source: error.into(),
     }
 }
 
+/// Decodes again, to find the field: what is received well does not pay for that.
+fn unfit<T: DeserializeOwned>(content: &[u8], error: serde_json::Error) -> ContentError {
+    let (line, column) = (error.line(), error.column());
+    let mut decoder = serde_json::Deserializer::from_slice(content);
+    let misfit = match serde_path_to_error::deserialize::<_, T>(&mut decoder) {
+        Err(error) => misfit::of::<T, _>(error),
+        Ok(_) => Misfit::Other {
+            source: error.into(),
+        },
+    };
+    ContentError::Json {
+        misfit,
+        line,
+        column,
+    }
+}
+
 fn is_json(media_type: &str) -> bool {
     let (_, suffix) = media_type.rsplit_once('+').unwrap_or_default();
     media_type.eq_ignore_ascii_case(JSON) || suffix.eq_ignore_ascii_case("json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "only errors are tested")]
+    struct Shape {
+        name: String,
+        #[serde(default)]
+        points: Vec<Point>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[expect(dead_code, reason = "only errors are tested")]
+    struct Point {
+        name: u8,
+    }
+
+    #[test]
+    fn errors_name_a_member_of_the_expected_struct_and_nothing_from_the_client() {
+        let has_other = "the field `points` of the JSON has another form than expected";
+        for (content, says, column) in [
+            ("{}", "the JSON has no field `name`", 2),
+            (r#"{"points": 1}"#, has_other, 12),
+            // The field that is missing is one of the inner struct.
+            (r#"{"name": "a", "points": [{}]}"#, has_other, 27),
+            (r#"{"name": "a", "points": [{"name": -1}]}"#, has_other, 36),
+            (r#"{"secret": 1}"#, "the JSON has an unknown field", 9),
+            (r#"["a", 1]"#, "the JSON has another form than expected", 7),
+            ("7", "the JSON has another form than expected", 1),
+        ] {
+            let error = serde_json::from_str::<Shape>(content).expect_err(content);
+            let error = refused::<Shape>(content.as_bytes(), error);
+            let expected = format!("{says}, line 1, column {column}");
+            assert_eq!(error.to_string(), expected, "{content}");
+        }
+    }
 }

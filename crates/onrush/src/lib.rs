@@ -77,10 +77,10 @@
 //! Layers inside this crate, lowest first: `accepted` · `trusted_peers` · `panic_guard` ·
 //! `pooled_buffer` · `drain` · `log` · `limits` · `running_settings` · [`body`] · `params` ·
 //! [`response`] · `tls` · `offload` · [`worker`] · `worker_set` · `watchdog` · `connections` ·
-//! [`request`] · `http_types` · [`content`] · `forms` · `json` · `cookies` · [`selection`] ·
-//! `served_file` · [`sse`] · [`handler`] · `coroutine` · `limited` · `make` · `routes` · `route` ·
-//! `compression` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`] · [`testing`] ·
-//! [`manual`].
+//! [`request`] · `http_types` · [`content`] · `misfit` · `forms` · `json` · `cookies` ·
+//! [`selection`] · `served_file` · [`sse`] · [`handler`] · `coroutine` · `limited` · `make` ·
+//! `routes` · `route` · `compression` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`] ·
+//! [`testing`] · [`manual`].
 
 #![forbid(unsafe_code)]
 
@@ -110,6 +110,8 @@ mod log;
 mod make;
 pub mod manual;
 pub mod metrics;
+#[cfg(any(feature = "forms", feature = "json"))]
+mod misfit;
 pub mod offload;
 mod panic_guard;
 mod params;

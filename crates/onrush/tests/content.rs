@@ -126,15 +126,16 @@ fn wrong_json_is_400_with_the_place_and_without_the_content() {
         ),
         (
             "{\"x\": \"secret\"}",
-            "the JSON has another form than expected, line 1, column 14\n",
+            "the field `x` of the JSON has another form than expected, line 1, column 14\n",
         ),
         (
             "{\"x\": 999}",
-            "the JSON has another form than expected, line 1, column 9\n",
+            "the field `x` of the JSON has another form than expected, line 1, column 9\n",
         ),
+        ("{}", "the JSON has no field `x`, line 1, column 2\n"),
         (
-            "{}",
-            "the JSON has another form than expected, line 1, column 2\n",
+            "[\"secret\"]",
+            "the JSON has another form than expected, line 1, column 9\n",
         ),
     ] {
         let response = put_json(content);

@@ -9,9 +9,10 @@ use super::{Complaint, source::Source};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The conditions under which some run compiles a module that is a file.
-const CONDITIONS: [&str; 12] = [
+const CONDITIONS: [&str; 13] = [
     "test",
     "all(test, loom)",
+    "any(feature = \"forms\", feature = \"json\")",
     "feature = \"axum\"",
     "feature = \"compression\"",
     "feature = \"cookies\"",
