@@ -321,14 +321,14 @@ impl Body {
     ///
     /// # Examples
     /// ```
-    /// use onrush::{Body, Bytes, Limits, Request, Response, sim::Simulation};
+    /// use onrush::{Body, Bytes, Limits, Request, Response, Stream, sim::Simulation};
     /// use std::io;
     /// use std::pin::Pin;
     /// use std::task::{Context, Poll};
     ///
     /// struct Lines(std::ops::Range<u32>);
     ///
-    /// impl futures_core::Stream for Lines {
+    /// impl Stream for Lines {
     ///     type Item = io::Result<Bytes>;
     ///
     ///     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context) -> Poll<Option<Self::Item>> {

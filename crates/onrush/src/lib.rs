@@ -140,6 +140,7 @@ pub use admin::Admin;
 pub use body::{Body, BodySender, Part, Trailers};
 pub use bytes::Bytes;
 pub use drain::Draining;
+pub use futures_core::Stream;
 pub use handler::{Application, Handler, per_worker};
 #[cfg(feature = "json")]
 pub use json::Json;
