@@ -65,7 +65,7 @@ impl Connection {
             self.give_back(unused, out);
             return Ok((taken, self.stream_error(id, code, out)?));
         }
-        if is_taken {
+        if is_taken && unused > 0 {
             self.give_back_of(id, unused, false, out);
         }
         self.give_back(unused, out);

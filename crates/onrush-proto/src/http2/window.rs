@@ -46,9 +46,11 @@ impl Window {
         self.target += bytes;
     }
 
-    /// Whether what could be announced is worth a frame.
+    /// Whether what could be announced is worth a frame: half of what is not held, so that the
+    /// peer never waits for bytes that are free.
     pub(super) fn is_due(&self) -> bool {
-        self.free() >= WORTH_BYTES.min(self.target / 2)
+        let usable = self.target - self.held;
+        self.free() > 0 && self.free() >= WORTH_BYTES.min(usable / 2)
     }
 
     /// What could be announced; negative after the target has become less.
