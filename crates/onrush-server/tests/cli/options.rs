@@ -24,7 +24,10 @@ fn without_config(settings: &str) -> String {
     let at = at.expect("the configuration file is a trusted file");
     let (before, rest) = settings.split_at(at);
     let (_, after) = rest.split_once('}').expect("its end");
-    before.trim_end_matches(", ").to_owned() + after
+    let settings = before.trim_end_matches(", ").to_owned() + after;
+    let (before, rest) = (settings.split_once("Some(ConfigFile {")).expect("the option itself");
+    let (_, after) = rest.split_once("})").expect("its end");
+    format!("{before}None{after}")
 }
 
 const NO_FOLDER: &str = "/dev/null/folder";
