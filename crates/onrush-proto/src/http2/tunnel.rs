@@ -49,10 +49,10 @@ impl Connection {
         let Some(stream) = self.streams.get(stream) else {
             return false;
         };
-        if stream.tunnel == Tunnel::Asked
-            && !stream.has_responded
-            && stream.declared_bytes.is_none()
-        {
+        if stream.has_responded {
+            return false;
+        }
+        if stream.tunnel == Tunnel::Asked && stream.declared_bytes.is_none() {
             stream.tunnel = Tunnel::Permitted;
         }
         stream.tunnel == Tunnel::Permitted

@@ -203,6 +203,10 @@ fn any_other_response_ends_the_request() {
         assert_eq!(send_as, SendAs::Length(4));
         assert_ne!(server.connection.tunnel(1), Tunnel::Begun);
         assert!(!permits || server.connection.tunnel(1) == Tunnel::Permitted);
+        assert!(
+            !server.connection.begin_upgrade(1),
+            "the response has begun"
+        );
         (server.connection).send_data_head(1, 4, true, &mut server.out);
         assert!(server.connection.is_half_closed(1));
     }
