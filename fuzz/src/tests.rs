@@ -93,6 +93,8 @@ fn seeds_of_http2_reach_every_event() {
         "Event(Leaving",
         "Content(",
         "End(",
+        "Upgrade(true",
+        "Upgrade(false",
         "Acted(Some(Length(",
         "Acted(Some(Chunked",
         "Acted(Some(Nothing",

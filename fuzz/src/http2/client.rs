@@ -67,6 +67,9 @@ const VALUES: [&str; 20] = [
     "\0",
 ];
 
+/// Protocols, the last ones malformed.
+const PROTOCOLS: [&str; 7] = ["websocket", "a/2.1", "connect-udp", "", "a b", "a,b", "a/"];
+
 /// The client's side of a connection.
 pub(super) struct Client {
     /// All that it has sent.
@@ -75,10 +78,15 @@ pub(super) struct Client {
     pub(super) is_wrong: bool,
     /// Its requests with nothing unusual.
     pub(super) plain: Vec<u32>,
+    /// Its requests for another protocol that the server lets it ask for, and others of the kind.
+    pub(super) asking: Vec<u32>,
+    pub(super) presuming: Vec<u32>,
     encoder: Encoder,
     /// How much of the server's output it has read.
     seen: usize,
     has_settings: bool,
+    /// The settings let it ask for other protocols.
+    is_offered: bool,
     leaves: bool,
     next: u32,
     /// What it may send on all streams, and what it has granted.
@@ -119,6 +127,9 @@ impl Client {
             wire: Vec::new(),
             is_wrong: false,
             plain: Vec::new(),
+            asking: Vec::new(),
+            presuming: Vec::new(),
+            is_offered: false,
             encoder: Encoder::new(),
             seen: 0,
             has_settings: false,
@@ -154,6 +165,8 @@ impl Client {
         match head.kind {
             frames::SETTINGS if !head.has(frames::ACK) => {
                 self.has_settings = true;
+                let offers = (frames::CONNECT_PROTOCOL, 1);
+                self.is_offered = frames::settings(payload).any(|setting| setting == offers);
                 put(frames::SETTINGS, frames::ACK, 0, b"", &mut self.wire);
             }
             frames::GOAWAY => self.leaves = true,
@@ -190,22 +203,88 @@ impl Client {
 
     /// Begins a request, if the limits that it knows of allow one.
     pub(super) fn request(&mut self, input: &mut Input<'_>) {
+        if !self.may_begin() {
+            return;
+        }
+        let how = input.byte();
+        let block = self.request_block(how, input);
+        let has_ended = how & 1 == 0;
+        let id = self.begin_stream(how, &block, has_ended, input);
+        if how & 0b1_1100 == 0 {
+            self.plain.push(id);
+        }
+    }
+
+    /// Asks for another protocol, rightly or wrongly.
+    pub(super) fn connect(&mut self, input: &mut Input<'_>) {
+        if !self.may_begin() || !self.has_settings {
+            return;
+        }
+        let how = input.byte();
+        let unusual = |bit: u8| how >> bit & 1 == 1;
+        let protocol = match unusual(1) {
+            true => input.one_of(&PROTOCOLS).unwrap_or_default(),
+            false => "websocket",
+        };
+        let method = match unusual(2) {
+            true => input.one_of(&METHODS).unwrap_or_default(),
+            false => "CONNECT",
+        };
+        let mut lines = vec![
+            (":method", method),
+            (":protocol", protocol),
+            (":scheme", "https"),
+            (":path", "/chat?room=1"),
+            (":authority", "a.example"),
+        ];
+        if unusual(3) {
+            lines.remove(usize::from(input.byte()) % lines.len());
+        }
+        if unusual(4) {
+            lines.push((":protocol", protocol));
+        }
+        let mut block = Vec::new();
+        self.encoder.begin(&mut block);
+        for (name, value) in lines {
+            self.field(
+                name.as_bytes(),
+                value.as_bytes(),
+                usize::from(how),
+                &mut block,
+            );
+        }
+        if unusual(5) {
+            self.fields(input, &mut block);
+        }
+        let id = self.begin_stream(how, &block, how & 1 == 1, input);
+        if how & 0b11_1110 == 0 {
+            match self.is_offered {
+                true => self.asking.push(id),
+                false => self.presuming.push(id),
+            }
+        }
+    }
+
+    /// Whether the limits that it knows of allow a request.
+    fn may_begin(&self) -> bool {
         let open = self
             .streams
             .values()
             .filter(|stream| stream.is_open())
             .count();
-        if self.leaves || (self.has_settings && open >= STREAMS_MAX) {
-            return;
-        }
-        let how = input.byte();
-        let block = self.request_block(how, input);
+        !self.leaves && (!self.has_settings || open < STREAMS_MAX)
+    }
+
+    /// Sends a head on a new stream. The last bit of `how` skips a number. Returns the stream.
+    fn begin_stream(
+        &mut self,
+        how: u8,
+        block: &[u8],
+        has_ended: bool,
+        input: &mut Input<'_>,
+    ) -> u32 {
         let id = self.next + 2 * u32::from(how >> 7);
         self.next = id + 2;
-        let has_ended = how & 1 == 0;
-        if how & 0b1_1100 == 0 {
-            self.plain.push(id);
-        }
         self.streams.insert(
             id,
             Stream {
@@ -216,7 +295,8 @@ impl Client {
                 is_reset: false,
             },
         );
-        self.put_block(id, &block, has_ended, input);
+        self.put_block(id, block, has_ended, input);
+        id
     }
 
     /// The block of a request. The bits of `how` say what is unusual.

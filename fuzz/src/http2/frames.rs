@@ -19,6 +19,7 @@ pub(super) const WITH_PRIORITY: u8 = 32;
 
 pub(super) const TABLE_SIZE: u16 = 1;
 pub(super) const INITIAL_WINDOW: u16 = 4;
+pub(super) const CONNECT_PROTOCOL: u16 = 8;
 
 pub(super) const HEAD_BYTES: usize = 9;
 pub(super) const PAYLOAD_BYTES_MAX: usize = 16_384;

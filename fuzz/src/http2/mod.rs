@@ -3,10 +3,13 @@
 //! side.
 //!
 //! An input is what a client sends and what the caller does meanwhile, one after the other
-//! (`script`), or frames as they are, between which the caller acts.
+//! (`script`), or frames as they are, between which the caller acts. Bits of the choices say which
+//! of both sides knows other protocols, and whether the caller lets bodies wait.
 //!
-//! Modules, lowest first: `input` · `frames` · `heads` · `peer` · `server` · `client` · `script`.
+//! Modules, lowest first: `input` · `frames` · `heads` · `blocks` · `stream` · `peer` · `server` ·
+//! `client` · `script`.
 
+mod blocks;
 mod client;
 mod frames;
 mod heads;
@@ -14,10 +17,10 @@ mod input;
 mod peer;
 mod script;
 mod server;
+mod stream;
 
 use crate::Choices;
-use onrush_proto::limits::Limits;
-use script::Script;
+use script::{OFFERS, Script};
 use server::Server;
 
 /// What is longer is received in larger pieces, and only its start byte by byte.
@@ -42,7 +45,11 @@ pub fn check_input(input: &[u8]) {
         .collect();
     let each = (1..length.min(SHORT_BYTES)).collect();
     for splits in [&Vec::new(), &some, &each] {
-        let mut again = replay(&script, splits, &limits);
+        let mut again = replay(
+            &script,
+            splits,
+            Server::new(limits, choices.has(OFFERS), false),
+        );
         again.check();
         assert_eq!(again.log, first.log);
         assert!(again.out == first.out, "other answers");
@@ -51,8 +58,7 @@ pub fn check_input(input: &[u8]) {
 
 /// Passes what a client has sent in pieces that end at the offsets `splits`, and where the caller
 /// acts.
-fn replay(script: &Script, splits: &[usize], limits: &Limits) -> Server {
-    let mut server = Server::new(*limits, false);
+fn replay(script: &Script, splits: &[usize], mut server: Server) -> Server {
     let mut splits = splits.iter().copied().peekable();
     for (offset, action) in &script.actions {
         while let Some(split) = splits.next_if(|split| split < offset) {

@@ -2,15 +2,23 @@
 //! has taken and those that it has sent. Each frame is checked against those before it.
 
 use crate::hpack::{Fields, Peer as HeaderDecoder};
+use crate::http2::blocks::{Asked, Blocks};
 use crate::http2::frames::{self, FrameHead, WINDOW_MAX};
+use crate::http2::stream::Stream;
+use onrush_proto::head::Head;
 use onrush_proto::http2::connection::WINDOW_BYTES;
 use onrush_proto::http2::frame::PREFACE;
 use onrush_proto::http2::hpack::Decoder;
+use onrush_proto::http2::tunnel::Tunnel;
 use onrush_proto::token;
 use std::collections::{BTreeMap, VecDeque};
 
-/// The largest window that the server gives, and so what it may have to keep, in bytes.
-const WINDOW_BYTES_MAX: i64 = 1 << 20;
+/// The largest window that the server gives, in bytes.
+const WINDOW_BYTES_MAX: i64 = 16 << 20;
+
+const PROTOCOL_ERROR: u32 = 1;
+const STREAM_CLOSED: u32 = 5;
+const REFUSED_STREAM: u32 = 7;
 
 /// What both sides have sent.
 pub(super) struct Peer {
@@ -18,9 +26,14 @@ pub(super) struct Peer {
     frame_at: usize,
     /// The DATA frame there has begun.
     is_counted: bool,
-    /// The stream of the last HEADERS, and whether it has ended that.
-    headers: (u32, bool),
+    /// The header blocks of the client, and what the last one says.
+    blocks: Blocks,
+    asked: Asked,
     highest: u32,
+    /// The stream of a request, whole or in part, that the server has not reported or refused.
+    unreported: Option<u32>,
+    /// The server lets clients ask for other protocols.
+    offers: bool,
     pings: VecDeque<Vec<u8>>,
     /// The table sizes in each SETTINGS that is not acknowledged.
     settings: VecDeque<Vec<usize>>,
@@ -42,63 +55,18 @@ pub(super) struct Peer {
     streams: BTreeMap<u32, Stream>,
 }
 
-/// One stream.
-pub(super) struct Stream {
-    /// The server has reported its request.
-    is_known: bool,
-    /// It is reset, by one of the sides.
-    is_gone: bool,
-    was_reset: bool,
-    pub(super) has_head: bool,
-    local_ended: bool,
-    remote_ended: bool,
-    /// What follows of the content of the response, if it has a length.
-    pub(super) left: Option<u64>,
-    /// What the client has granted in addition to the initial window, less what was sent.
-    send_window: i64,
-    announced: i64,
-    received: i64,
-    /// Received bytes that the caller has not consumed.
-    pub(super) unconsumed: usize,
-}
-
-impl Stream {
-    fn new() -> Stream {
-        Stream {
-            is_known: false,
-            is_gone: false,
-            was_reset: false,
-            has_head: false,
-            local_ended: false,
-            remote_ended: false,
-            left: None,
-            send_window: 0,
-            announced: i64::from(WINDOW_BYTES),
-            received: 0,
-            unconsumed: 0,
-        }
-    }
-
-    /// The server may send on it.
-    pub(super) fn may_send(&self) -> bool {
-        self.is_known && !self.is_gone && !self.local_ended
-    }
-
-    /// The client may send on it.
-    fn may_receive(&self) -> bool {
-        self.is_known && !self.is_gone && !self.remote_ended
-    }
-}
-
 impl Peer {
-    /// What both know before they have sent anything. `is_thorough`: another decoder reads heads,
-    /// too.
-    pub(super) fn new(is_thorough: bool) -> Peer {
+    /// What both know before they have sent anything. `offers`: the server lets clients ask for
+    /// other protocols. `is_thorough`: another decoder reads heads, too.
+    pub(super) fn new(offers: bool, is_thorough: bool) -> Peer {
         Peer {
             frame_at: PREFACE.len(),
             is_counted: false,
-            headers: (0, false),
+            blocks: Blocks::new(),
+            asked: Asked::default(),
             highest: 0,
+            unreported: None,
+            offers,
             pings: VecDeque::new(),
             settings: VecDeque::new(),
             initial: i64::from(WINDOW_BYTES),
@@ -146,9 +114,14 @@ impl Peer {
     /// A frame that is not DATA.
     fn frame(&mut self, head: FrameHead, payload: &[u8]) {
         match head.kind {
-            frames::HEADERS => {
-                self.headers = (head.stream, head.has(frames::END_STREAM));
-                self.highest = self.highest.max(head.stream);
+            frames::HEADERS | frames::CONTINUATION => {
+                if head.stream > self.highest {
+                    (self.highest, self.unreported) = (head.stream, Some(head.stream));
+                }
+                if let Some(asked) = self.blocks.take(head, payload) {
+                    self.asked = asked;
+                    self.note_late(head.stream);
+                }
             }
             frames::SETTINGS if !head.has(frames::ACK) => {
                 let mut sizes = Vec::new();
@@ -185,6 +158,13 @@ impl Peer {
             "a length of padding that is not there (RFC 9113 §4.2)"
         );
         self.stream(head.stream).received += bytes;
+        self.note_late(head.stream);
+    }
+
+    fn note_late(&mut self, id: u32) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.is_late = stream.is_gone && !stream.was_reset;
+        }
     }
 
     fn stream(&mut self, id: u32) -> &mut Stream {
@@ -226,17 +206,37 @@ impl Peer {
         }
     }
 
-    /// A request was reported. Returns whether it has no body.
-    pub(super) fn begin(&mut self, id: u32) -> bool {
-        let (last, ends) = self.headers;
+    /// A request was reported, and is rejected if the caller has no head of it. Returns whether it
+    /// has no body.
+    pub(super) fn begin(&mut self, id: u32, head: Option<(&Head, &[u8])>) -> bool {
+        let (asked, offers) = (self.asked, self.offers);
         assert_eq!(
-            id, last,
+            id, asked.stream,
             "a request of another stream than that of the frame"
         );
+        assert_eq!(self.unreported.take(), Some(id), "{id} is reported again");
         let stream = self.stream(id);
         assert!(!stream.is_known && !stream.is_gone, "a second request");
-        (stream.is_known, stream.remote_ended) = (true, ends);
-        ends
+        (stream.is_known, stream.remote_ended) = (true, asked.ends);
+        stream.is_head = asked.is_head;
+        if let Some((head, bytes)) = head {
+            let is_connect = head.method(bytes) == "CONNECT";
+            assert_eq!(is_connect, asked.has_protocol, "CONNECT has a protocol");
+            assert!(offers || !is_connect, "a protocol that nobody offers");
+            assert_eq!(asked.is_head, head.is_head_method());
+            stream.has_length = head.content_length().is_some();
+            if is_connect {
+                stream.tunnel = Tunnel::Asked;
+            }
+        }
+        asked.ends
+    }
+
+    /// A malformed request was reported. Its stream is reset, and nothing else of it follows.
+    pub(super) fn malformed(&mut self, id: u32) {
+        assert_eq!(self.unreported.take(), Some(id), "{id} is reported again");
+        let stream = self.stream(id);
+        assert!(stream.was_reset && !stream.is_known, "{id} is not reset");
     }
 
     /// Content was reported.
@@ -256,13 +256,52 @@ impl Peer {
 
     /// The end of a body with trailers was reported.
     pub(super) fn trailers(&mut self, id: u32) {
-        assert_eq!(self.headers, (id, true), "trailers of another frame");
+        let asked = self.asked;
+        assert!(
+            asked.stream == id && asked.ends,
+            "trailers of another frame"
+        );
+        assert_eq!(self.stream(id).tunnel, Tunnel::No, "trailers of a tunnel");
         self.content(id, 0, true);
     }
 
     /// A reset was reported.
     pub(super) fn reset(&mut self, id: u32) {
-        self.stream(id).is_gone = true;
+        let stream = self.stream(id);
+        assert!(stream.is_known, "a reset of {id}, which nobody knows");
+        stream.is_gone = true;
+    }
+
+    /// The response will have so much content.
+    pub(super) fn expect_content(&mut self, id: u32, bytes: u64) {
+        self.stream(id).left = Some(bytes);
+    }
+
+    /// A 101 was sent.
+    pub(super) fn begin_tunnel(&mut self, id: u32) {
+        self.stream(id).tunnel = Tunnel::Begun;
+    }
+
+    /// The caller has consumed bytes.
+    pub(super) fn consume(&mut self, id: u32, bytes: usize) {
+        let stream = self.stream(id);
+        stream.unconsumed -= bytes;
+        stream.released = stream.released.min(stream.unconsumed);
+    }
+
+    /// The caller lets bytes wait.
+    pub(super) fn release(&mut self, id: u32, bytes: usize) {
+        self.stream(id).released += bytes;
+    }
+
+    /// The caller asks whether the response may be 101. Returns what it should be told.
+    pub(super) fn upgrade(&mut self, id: u32) -> bool {
+        let stream = self.stream(id);
+        let is_open = stream.may_send() || stream.may_receive();
+        if stream.tunnel == Tunnel::Asked && is_open && !stream.has_head && !stream.has_length {
+            stream.tunnel = Tunnel::Permitted;
+        }
+        is_open && !stream.has_head && stream.tunnel == Tunnel::Permitted
     }
 
     /// Reads what the server has sent in addition, of all that it has sent.
@@ -313,14 +352,7 @@ impl Peer {
             }
             frames::RST_STREAM => {
                 assert!(is_odd && flags == 0 && payload.len() == 4);
-                assert!(id <= self.highest, "{id} has not begun");
-                let stream = self.stream(id);
-                assert!(!stream.is_gone && !stream.was_reset, "{id} is reset");
-                assert!(
-                    !(stream.local_ended && stream.remote_ended),
-                    "{id} has ended"
-                );
-                (stream.is_gone, stream.was_reset) = (true, true);
+                self.sent_reset(id, frames::number(payload));
             }
             frames::SETTINGS if flags == frames::ACK => {
                 assert!(id == 0 && payload.is_empty());
@@ -360,6 +392,25 @@ impl Peer {
         );
     }
 
+    fn sent_reset(&mut self, id: u32, code: u32) {
+        assert!(id <= self.highest, "{id} has not begun");
+        if self.unreported == Some(id) {
+            assert!(matches!(code, PROTOCOL_ERROR | REFUSED_STREAM), "{code}");
+            if code == REFUSED_STREAM {
+                self.unreported = None;
+            }
+        }
+        let stream = self.stream(id);
+        let is_late = std::mem::take(&mut stream.is_late) && code == STREAM_CLOSED;
+        assert!(!stream.was_reset, "{id} is reset again");
+        assert!(!stream.is_gone || is_late, "{id} is gone");
+        assert!(
+            !(stream.local_ended && stream.remote_ended),
+            "{id} has ended"
+        );
+        (stream.is_gone, stream.was_reset) = (true, true);
+    }
+
     fn sent_data(&mut self, head: FrameHead) {
         let bytes = head.payload_bytes;
         self.send_window -= bytes as i64;
@@ -372,6 +423,7 @@ impl Peer {
             "more than the window of {}",
             head.stream
         );
+        assert!(!stream.is_head, "content of {}, a HEAD", head.stream);
         assert!(stream.may_send() && stream.has_head && head.flags & !frames::END_STREAM == 0);
         if let Some(left) = &mut stream.left {
             *left -= bytes as u64;
@@ -430,11 +482,15 @@ impl Peer {
         }
         match status {
             Some(status) if status.starts_with(b"1") => assert!(!ends && !stream.has_head),
-            Some(_) => {
+            Some(status) => {
                 assert!(!stream.has_head, "a second head");
+                assert!(ends || !stream.is_head, "a HEAD goes on");
+                let has_length = rest.iter().any(|(name, _)| name == b"content-length");
+                let is_tunnel = (&status[..], ends, has_length) == (b"200", false, false);
+                assert!(is_tunnel || stream.tunnel != Tunnel::Begun, "{fields:?}");
                 stream.has_head = true;
             }
-            None => {}
+            None => assert!(stream.tunnel != Tunnel::Begun, "trailers of a tunnel"),
         }
         stream.local_ended = ends;
     }
@@ -448,12 +504,6 @@ impl Peer {
         usize::try_from(room).unwrap_or_default()
     }
 
-    /// Bytes that the caller has not consumed.
-    fn unconsumed(&self) -> i64 {
-        let each = self.streams.values().map(|stream| stream.unconsumed as i64);
-        each.sum()
-    }
-
     /// The streams, by their numbers.
     pub(super) fn streams(&mut self) -> impl Iterator<Item = (u32, &mut Stream)> {
         self.streams.iter_mut().map(|(id, stream)| (*id, stream))
@@ -461,8 +511,10 @@ impl Peer {
 
     /// The number of streams that are not closed.
     pub(super) fn open_streams(&self) -> usize {
-        let open = |stream: &&Stream| stream.may_send() || stream.may_receive();
-        self.streams.values().filter(open).count()
+        self.streams
+            .values()
+            .filter(|stream| stream.is_open())
+            .count()
     }
 
     /// Whether the client may still send a body that the response does not need.
@@ -471,30 +523,53 @@ impl Peer {
         stream.is_some_and(|stream| !stream.may_send() && stream.may_receive())
     }
 
+    /// Whether a stream is one of another protocol, as far as it is there.
+    pub(super) fn tunnel(&self, id: u32) -> Tunnel {
+        let stream = self.streams.get(&id);
+        let stream = stream.filter(|stream| stream.may_send() || stream.may_receive());
+        stream.map_or(Tunnel::No, |stream| stream.tunnel)
+    }
+
+    /// The window of a stream that is there, or that of the connection for 0, and the received
+    /// bytes that take it up.
+    fn window(&self, id: u32) -> Option<(i64, i64)> {
+        if id == 0 {
+            // What a stream has taken up is given back at its end.
+            let open = self.streams.values().filter(|stream| stream.is_open());
+            let taken_up: usize = open.map(Stream::unreleased).sum();
+            return Some((self.announced - self.received, taken_up as i64));
+        }
+        let stream = self.streams.get(&id).filter(|it| it.may_receive())?;
+        let window = stream.announced - stream.received;
+        Some((window, stream.unconsumed as i64))
+    }
+
     /// Checks what holds between frames, if no error has ended the connection: all is answered, and
-    /// windows neither shrink nor grow without end. `taken`: what the server has taken.
-    pub(super) fn check(&self, taken: usize) {
+    /// what was announced of each window is what was received and what it is filled up to, less
+    /// what waits. `taken`: what the server has taken. `says`: what the server says that a window
+    /// is filled up to, and what it will announce later.
+    pub(super) fn check(&self, taken: usize, mut says: impl FnMut(u32) -> Option<(i64, i64)>) {
         assert!(self.settings.is_empty() && self.pings.is_empty());
-        let window = self.announced - self.received + self.unconsumed();
-        assert!(window <= WINDOW_BYTES_MAX, "{window} bytes may be kept");
+        let is_within_block = self.unreported.is_some() && !self.blocks.is_complete();
+        assert!(
+            self.unreported.is_none() || is_within_block,
+            "a request is lost"
+        );
         if taken > self.frame_at {
             return; // Within DATA.
         }
-        let least = i64::from(WINDOW_BYTES) / 2;
-        assert!(
-            window > least,
-            "the window of the connection shrinks to {window}"
-        );
-        for (id, stream) in &self.streams {
-            let window = stream.announced - stream.received + stream.unconsumed as i64;
-            assert!(
-                window <= WINDOW_BYTES_MAX,
-                "{window} bytes of {id} may be kept"
-            );
-            assert!(
-                window > least || !stream.may_receive(),
-                "the window of {id}: {window}"
-            );
+        for id in std::iter::once(0).chain(self.streams.keys().copied()) {
+            let Some((window, taken_up)) = self.window(id) else {
+                continue;
+            };
+            let (filled, later) = says(id).expect("a window");
+            assert_eq!(window + taken_up + later, filled, "the window of {id}");
+            assert!(window >= 0, "the window of {id} is {window}");
+            assert!(filled >= i64::from(WINDOW_BYTES));
+            if id > 0 {
+                assert!(filled <= WINDOW_BYTES_MAX);
+                assert!(later < filled / 2, "{later} of {id} is not announced");
+            }
         }
     }
 }

@@ -4,10 +4,11 @@ use crate::Choices;
 use crate::http2::client::Client;
 use crate::http2::frames::FrameHead;
 use crate::http2::input::Input;
-use crate::http2::peer::Stream;
 use crate::http2::server::{Action, Entry, LINES, Server};
+use crate::http2::stream::Stream;
 use onrush_proto::http2::connection::{Event, STREAMS_MAX};
 use onrush_proto::http2::frame::{ErrorCode, PREFACE};
+use onrush_proto::http2::tunnel::Tunnel;
 use onrush_proto::response::ContentLength;
 
 /// A client sends no more than this, in bytes.
@@ -19,6 +20,10 @@ const STATUSES: [u16; 6] = [200, 200, 204, 304, 404, 205];
 /// the preface as well, and otherwise the client breaks rules.
 const RAW: u32 = 3;
 const WILD: u32 = 4;
+/// The server lets clients ask for other protocols; the client does; bodies wait.
+pub(super) const OFFERS: u32 = 5;
+const ASKS: u32 = 6;
+const HOLDS: u32 = 7;
 
 /// What was received, and what the caller did when how much of it had arrived.
 #[derive(Default)]
@@ -36,9 +41,12 @@ impl Script {
         let limits = choices.limits();
         let mut play = Play {
             client: Client::new(),
-            server: Server::new(limits, true),
+            server: Server::new(limits, choices.has(OFFERS), true),
             script: Script::default(),
             held_bytes: 0,
+            asks: choices.has(ASKS),
+            upgrades: choices.has(OFFERS) || choices.has(ASKS),
+            holds: choices.has(HOLDS),
         };
         match choices.has(RAW) {
             true => play.raw(bytes, choices.has(WILD), choices),
@@ -51,11 +59,21 @@ impl Script {
                 && client.wire.len() > 2 * limits.head_bytes_max.min(1_000);
             assert!(client.is_wrong || is_much, "a valid client: {fatal:?}");
         } else if !client.is_wrong && !play.may_refuse() {
-            for &stream in &client.plain {
+            for &stream in client.plain.iter().chain(&client.asking) {
                 let request = Entry::Event(Event::Request { stream });
                 assert!(
                     server.log.contains(&request),
                     "request {stream} is not served"
+                );
+            }
+            for id in &client.presuming {
+                let is_it = |entry: &Entry| match entry {
+                    Entry::Event(Event::Malformed { stream, .. }) => stream == id,
+                    _ => false,
+                };
+                assert!(
+                    server.log.iter().any(is_it),
+                    "request {id} is not malformed"
                 );
             }
         }
@@ -70,6 +88,12 @@ struct Play {
     script: Script,
     /// How much of what the client has sent has not arrived.
     held_bytes: usize,
+    /// The client asks for other protocols.
+    asks: bool,
+    /// The caller permits them.
+    upgrades: bool,
+    /// The caller lets bodies wait.
+    holds: bool,
 }
 
 impl Play {
@@ -110,6 +134,7 @@ impl Play {
     fn client_acts(&mut self, what: u8, input: &mut Input<'_>) {
         let client = &mut self.client;
         match what {
+            2 | 3 if self.asks => client.connect(input),
             0..=3 => client.request(input),
             4..=6 => client.data(input, false),
             7 => client.trailers(input),
@@ -153,6 +178,8 @@ impl Play {
                 code: ErrorCode(u32::from(input.byte() & 15)),
             }),
             23 | 24 => self.consume(input),
+            26 if self.holds => self.release(input),
+            27 if self.upgrades => self.upgrade(input),
             25 => match input.byte() {
                 0..=99 => Some(Action::AnnounceEnd),
                 100..=250 => Some(Action::End),
@@ -249,6 +276,36 @@ impl Play {
             stream,
             bytes,
             may_grow,
+        })
+    }
+
+    fn release(&mut self, input: &mut Input<'_>) -> Option<Action> {
+        let stream = self.any(input, |stream| stream.is_open() && stream.unreleased() > 0)?;
+        let known = self.server.peer.streams().find(|(id, _)| *id == stream);
+        let unreleased = known.map_or(0, |(_, stream)| stream.unreleased());
+        let bytes = match input.byte() {
+            0 => unreleased,
+            _ => input.number(unreleased),
+        };
+        Some(Action::Release { stream, bytes })
+    }
+
+    /// Permits a response 101, and mostly sends it.
+    fn upgrade(&mut self, input: &mut Input<'_>) -> Option<Action> {
+        let stream = self.any(input, |_| true)?;
+        self.act(Action::Upgrade { stream });
+        let how = input.byte();
+        let known = self.server.peer.streams().find(|(id, _)| *id == stream);
+        let has_head = known.is_some_and(|(_, stream)| stream.has_head);
+        let is_permitted = self.server.peer.tunnel(stream) == Tunnel::Permitted;
+        (is_permitted && !has_head && how & 3 != 3).then_some(Action::Head {
+            stream,
+            status: 101,
+            lines: how % LINES.len() as u8,
+            length: match how >> 7 {
+                0 => ContentLength::Unknown,
+                _ => ContentLength::Known(0),
+            },
         })
     }
 

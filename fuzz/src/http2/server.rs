@@ -60,6 +60,14 @@ pub(super) enum Action {
         bytes: usize,
         may_grow: bool,
     },
+    Release {
+        stream: u32,
+        bytes: usize,
+    },
+    /// Asks whether the response may be 101.
+    Upgrade {
+        stream: u32,
+    },
     AnnounceEnd,
     End,
     Fail(ErrorCode),
@@ -77,6 +85,7 @@ pub(super) enum Entry {
     End(u32),
     Fatal(Fatal),
     Acted(Option<SendAs>),
+    Upgrade(bool),
 }
 
 /// One connection.
@@ -98,11 +107,15 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// A connection that has begun. `is_thorough`: all is checked after each step.
-    pub(super) fn new(limits: Limits, is_thorough: bool) -> Server {
+    /// A connection that has begun. `offers`: clients may ask for other protocols. `is_thorough`:
+    /// all is checked after each step.
+    pub(super) fn new(limits: Limits, offers: bool, is_thorough: bool) -> Server {
         let (mut connection, mut out) = (Connection::new(), Vec::new());
+        if offers {
+            connection.allow_extended_connect();
+        }
         connection.begin(&limits, &mut out);
-        let mut peer = Peer::new(is_thorough);
+        let mut peer = Peer::new(offers, is_thorough);
         peer.read(&out);
         Server {
             connection,
@@ -182,12 +195,12 @@ impl Server {
             Event::NeedMore | Event::Nothing => return,
             Event::Request { stream } => {
                 let bytes = self.connection.head_bytes();
-                let has_ended = self.peer.begin(stream);
+                let has_ended = self.peer.begin(stream, Some((&self.head, bytes)));
                 heads::check_request(&self.head, bytes, has_ended, &self.limits);
                 self.log.push(Entry::Head(bytes.to_vec()));
             }
             Event::Rejected { stream, reject } => {
-                self.peer.begin(stream);
+                self.peer.begin(stream, None);
                 assert!((400..=599).contains(&reject.status));
                 let bytes = self.connection.head_bytes();
                 self.log.push(Entry::Head(bytes.to_vec()));
@@ -212,7 +225,7 @@ impl Server {
                 heads::check_trailers(lines, &self.limits);
             }
             Event::Malformed { stream, .. } => {
-                self.peer.reset(stream);
+                self.peer.malformed(stream);
                 let bytes = self.connection.head_bytes();
                 self.log.push(Entry::Head(bytes.to_vec()));
             }
@@ -247,6 +260,10 @@ impl Server {
                     date: DATE,
                 };
                 send_as = Some(connection.send_head(stream, &head, out));
+                if status == 101 {
+                    assert_eq!(send_as, Some(SendAs::Chunked));
+                    self.peer.begin_tunnel(stream);
+                }
             }
             Action::Data {
                 stream,
@@ -265,7 +282,17 @@ impl Server {
                 bytes,
                 may_grow,
             } => {
+                self.peer.consume(stream, bytes);
                 connection.consume(stream, bytes, may_grow, out);
+            }
+            Action::Release { stream, bytes } => {
+                self.peer.release(stream, bytes);
+                connection.release_held(stream, bytes, out);
+            }
+            Action::Upgrade { stream } => {
+                let may = connection.begin_upgrade(stream);
+                assert_eq!(may, self.peer.upgrade(stream), "an upgrade of {stream}");
+                self.log.push(Entry::Upgrade(may));
             }
             Action::AnnounceEnd => connection.announce_end(out),
             Action::End => connection.end(out),
@@ -277,21 +304,8 @@ impl Server {
             Action::Wait(seconds) => self.now_s += seconds,
         }
         self.peer.read(&self.out);
-        for (stream, known) in self.peer.streams() {
-            match (action, send_as) {
-                (Action::Head { stream: of, .. }, Some(SendAs::Length(bytes))) if of == stream => {
-                    known.left = Some(bytes);
-                }
-                (
-                    Action::Consume {
-                        stream: of, bytes, ..
-                    },
-                    _,
-                ) if of == stream => {
-                    known.unconsumed -= bytes;
-                }
-                _ => {}
-            }
+        if let (Action::Head { stream, .. }, Some(SendAs::Length(bytes))) = (action, send_as) {
+            self.peer.expect_content(stream, bytes);
         }
         self.log.push(Entry::Acted(send_as));
         if self.is_thorough {
@@ -304,15 +318,18 @@ impl Server {
         if self.has_failed {
             return;
         }
-        self.peer.check(self.taken);
+        let connection = &mut self.connection;
+        (self.peer).check(self.taken, |stream| connection.receive_window(stream));
         let open_streams = self.connection.open_streams();
         assert!(open_streams <= STREAMS_MAX);
         assert_eq!(open_streams, self.peer.open_streams());
-        let known: Vec<(u32, bool)> = (self.peer.streams())
-            .map(|(id, stream)| (id, stream.may_send()))
+        let known: Vec<(u32, bool, bool)> = (self.peer.streams())
+            .map(|(id, stream)| (id, stream.may_send(), stream.may_receive()))
             .collect();
-        for (id, is_open) in known {
+        for (id, is_open, may_receive) in known {
             assert_eq!(self.connection.is_open(id), is_open, "{id}");
+            assert_eq!(self.connection.client_has_ended(id), !may_receive, "{id}");
+            assert_eq!(self.connection.tunnel(id), self.peer.tunnel(id), "{id}");
             assert_eq!(
                 self.connection.room(id),
                 self.peer.room(id),

@@ -190,6 +190,7 @@ impl Connection {
         if self.streams.get(stream).is_some() {
             self.put_reset(stream, code, out);
             self.discard_data(stream, out);
+            self.announce(out);
         }
     }
 
