@@ -2,12 +2,10 @@
 
 use crate::common::contract::contract;
 use crate::common::{
-    calm, drivers, get, pattern, read_some, seeds, serve, text, through_tls, watchdog,
+    calm, drivers, get, parts, pattern, read_some, seeds, serve, text, through_tls, watchdog,
 };
 use onrush::coroutine::{RequestReader, ResponseWriter, handler};
-use onrush::{
-    BodySender, Bytes, Limits, Request, RequestBody, Response, Router, Upgraded, sim::Simulation,
-};
+use onrush::{BodySender, Bytes, Limits, Request, RequestBody, Response, Router, sim::Simulation};
 use std::cell::RefCell;
 use std::io::{self, BufRead, Read, Write};
 use std::net::Shutdown;
@@ -18,16 +16,6 @@ const ASKS: &str =
     "GET /repeat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: repeat\r\n\r\n";
 /// What ends the response that `repeat` gives.
 const HEAD_END: &str = "\r\nConnection: upgrade\r\nUpgrade: repeat\r\n\r\n";
-
-fn parts(upgraded: Upgraded) -> (Response, RequestBody, BodySender) {
-    let Upgraded {
-        response,
-        from_client,
-        to_client,
-        ..
-    } = upgraded;
-    (response, from_client, to_client)
-}
 
 async fn pump(mut from: RequestBody, mut to: BodySender) {
     while let Some(Ok(piece)) = from.next().await {

@@ -15,7 +15,10 @@ pub mod script;
 #[cfg(feature = "tls")]
 pub mod sim_tls;
 
-use onrush::{Application, DriverPreference, Limits, Running, Server, sim::Simulation};
+use onrush::{
+    Application, BodySender, DriverPreference, Limits, RequestBody, Response, Running, Server,
+    Upgraded, sim::Simulation,
+};
 use onrush_rt::driver::sim::{Behaviour, Client};
 use onrush_rt::net::Address;
 use std::io::{self, Read, Write};
@@ -296,4 +299,15 @@ pub fn resident_bytes() -> usize {
     kib.and_then(|kib| kib.trim().parse::<usize>().ok())
         .expect("a size")
         * 1024
+}
+
+/// The parts of an upgrade: the response, and both directions of the other protocol.
+pub fn parts(upgraded: Upgraded) -> (Response, RequestBody, BodySender) {
+    let Upgraded {
+        response,
+        from_client,
+        to_client,
+        ..
+    } = upgraded;
+    (response, from_client, to_client)
 }

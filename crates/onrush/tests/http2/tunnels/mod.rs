@@ -8,11 +8,9 @@ mod sockets;
 
 use super::Peer;
 use crate::common::app::app;
-use crate::common::{pattern, plain, seeds};
+use crate::common::{parts, pattern, plain, seeds};
 use onrush::sim::Simulation;
-use onrush::{
-    Application, BodySender, Bytes, Limits, Request, RequestBody, Response, Router, Upgraded,
-};
+use onrush::{Application, BodySender, Bytes, Limits, Request, RequestBody, Response, Router};
 use std::cell::RefCell;
 use std::time::Duration;
 use testing::http2::Client;
@@ -29,16 +27,6 @@ fn ended(what: String) {
 /// What has ended since the last call.
 fn ends() -> Vec<String> {
     ENDS.take()
-}
-
-fn parts(upgraded: Upgraded) -> (Response, RequestBody, BodySender) {
-    let Upgraded {
-        response,
-        from_client,
-        to_client,
-        ..
-    } = upgraded;
-    (response, from_client, to_client)
 }
 
 async fn pump(mut from: RequestBody, mut to: BodySender) {
