@@ -391,7 +391,9 @@ impl Connection {
         self.now_s = now_s;
         let step = self.step(input, limits, head, out);
         match &step {
-            Ok(_) => self.announce(out),
+            // Of what was given back by the end of a stream.
+            Ok((taken, _)) if *taken > 0 => self.announce(out),
+            Ok(_) => {}
             Err(fatal) => self.fail(*fatal, out),
         }
         step
