@@ -309,6 +309,10 @@ const COMMANDS: &[(&str, Cover)] = &[
         "cargo xtask bench h2 --quick --rounds 3 --peers hyper,h2o-canned,nginx,h2o,go,caddy",
         Step("bench"),
     ),
+    (
+        "cargo xtask bench h2 --quick --rounds 3 --peers h2o-canned,nginx,h2o,hyper",
+        Step("bench"),
+    ),
     ("cargo xtask bench axum", Step("bench")),
     ("cargo xtask bench mixed", Step("bench")),
     (
