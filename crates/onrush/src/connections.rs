@@ -44,6 +44,15 @@ pub(crate) struct RequestId {
 }
 
 impl RequestId {
+    /// The request of HTTP/2 on this stream.
+    #[inline]
+    pub(crate) fn of_stream(connection: ConnId, stream: u32) -> RequestId {
+        RequestId {
+            connection,
+            number: stream,
+        }
+    }
+
     /// The number of the request of HTTP/1 that has this many responses before it.
     #[inline]
     pub(crate) fn counted(response_count: u32) -> u32 {

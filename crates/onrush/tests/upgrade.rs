@@ -322,7 +322,10 @@ fn receive_until(stream: &mut impl Read, received: &mut Vec<u8>, end: &[u8]) {
 }
 
 /// Sends back lines in capitals, until one is empty.
-fn capitals(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
+pub(crate) fn capitals(
+    request: &mut RequestReader,
+    response: &mut ResponseWriter,
+) -> io::Result<()> {
     response.set_header("X-Kind", "lines");
     response.write_all(b"not sent")?;
     if !request.upgrade(response, "lines")? {

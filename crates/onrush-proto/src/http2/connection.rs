@@ -171,8 +171,6 @@ pub struct Connection {
     pub(super) skipped: Range<u32>,
     /// What the peer may send on all streams together.
     pub(super) window: Window,
-    /// What the windows of streams have grown by, in bytes.
-    pub(super) grown_bytes: i64,
     /// The last stream that is served, once a GOAWAY has said so.
     pub(super) last_served: Option<u32>,
     pub(super) decoder: Decoder,
@@ -243,8 +241,7 @@ impl Connection {
             peer_window: i64::from(WINDOW_BYTES),
             last_stream: 0,
             skipped: 0..0,
-            window: Window::new(WINDOW_BYTES),
-            grown_bytes: 0,
+            window: Window::new(CONNECTION_WINDOW_BYTES),
             last_served: None,
             decoder: Decoder::new(),
             phase: Phase::Preface(false),
@@ -283,7 +280,6 @@ impl Connection {
         frame::put_settings(&settings[..said], out);
         self.unacknowledged += 1;
         frame::put_window_update(0, CONNECTION_WINDOW_BYTES - WINDOW_BYTES, out);
-        self.window = Window::new(CONNECTION_WINDOW_BYTES);
     }
 
     /// The text of the head that the last [`Event::Request`], [`Event::Rejected`] or

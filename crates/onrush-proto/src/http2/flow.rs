@@ -5,7 +5,7 @@
 //! | of a stream | 65,535 bytes, and four times as much each time that half of it, or 1 MiB, was processed, up to 16 MiB | when it was processed |
 //! | of the connection | 256 KiB, and what the windows of its streams have grown by | when it was processed, or before, as long as memory suffices: so a stream that is not read does not hold up the others |
 
-use crate::http2::connection::{Connection, WINDOW_BYTES};
+use crate::http2::connection::{CONNECTION_WINDOW_BYTES, Connection, WINDOW_BYTES};
 use crate::http2::frame::put_window_update;
 use crate::http2::streams::{Side, Stream};
 
@@ -55,7 +55,6 @@ impl Connection {
         if grows && growth > 0 && stream.window.is_due() {
             stream.window.grow(growth);
             self.window.grow(growth);
-            self.grown_bytes += growth;
         }
         if let Some(bytes) = stream.window.announce() {
             put_window_update(id, bytes, out);
@@ -67,7 +66,6 @@ impl Connection {
         let stream = self.streams.remove(id)?;
         self.window.give_back(stream.held_of_connection);
         self.window.grow(-stream.grown_bytes());
-        self.grown_bytes -= stream.grown_bytes();
         Some(stream)
     }
 
@@ -106,6 +104,6 @@ impl Connection {
     /// What the windows of all streams have grown by, in bytes: clients may send that much although
     /// nobody reads it.
     pub fn grown_bytes(&self) -> usize {
-        self.grown_bytes as usize
+        (self.window.target() - i64::from(CONNECTION_WINDOW_BYTES)) as usize
     }
 }

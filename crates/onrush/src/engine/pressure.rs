@@ -85,10 +85,7 @@ impl Engine {
         if let Some(stream) = waiting {
             diagnose!(DEBUG, connection = id.token(), stream = stream;
                 "receive memory is short, a response that is not read is reset");
-            let request = RequestId {
-                connection: id,
-                number: stream,
-            };
+            let request = RequestId::of_stream(id, stream);
             self.reset_stream(
                 request,
                 ErrorCode::ENHANCE_YOUR_CALM,

@@ -263,9 +263,12 @@ impl Http2 {
 
     /// A stream waits to send this much of content in memory.
     pub(in crate::engine) fn note_waiting(&mut self, stream: u32, bytes: usize) {
-        let Some(at) = self.place(stream) else {
-            return;
-        };
+        if let Some(at) = self.place(stream) {
+            self.set_waiting(at, bytes);
+        }
+    }
+
+    fn set_waiting(&mut self, at: usize, bytes: usize) {
         let before = std::mem::replace(&mut self.slots[at].exchange.rendered_bytes, bytes);
         self.waiting_bytes = self.waiting_bytes + bytes - before;
     }
@@ -308,11 +311,12 @@ impl Http2 {
         }
     }
 
-    /// A stream has sent this much content.
+    /// A stream has sent this much content, and does not wait.
     pub(in crate::engine) fn note_turn(&mut self, stream: u32, bytes: usize) {
         let Some(at) = self.place(stream) else {
             return;
         };
+        self.set_waiting(at, 0);
         let slot = &mut self.slots[at];
         let standing = match slot.priority.is_incremental {
             true => &mut slot.standing,

@@ -141,10 +141,7 @@ impl Engine {
             conn.expired(self.context.now_ms())
         };
         for (stream, what) in streams {
-            let request = RequestId {
-                connection: id,
-                number: stream,
-            };
+            let request = RequestId::of_stream(id, stream);
             self.expire_stream(request, what);
         }
         match expired {

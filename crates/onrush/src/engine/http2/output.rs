@@ -121,8 +121,8 @@ impl Engine {
             let drain = conn.http2().map(|http2| http2.drain);
             (ended, drain == Some(Drain::Announced))
         };
-        // A reset because of unread bytes could overtake the last frames. A client that knew of the
-        // end has had time to send nothing more, and the server waits for its last connection.
+        // It lingers, because a reset for unread bytes could overtake the last frames. A server
+        // that drains does not wait for that: the client was told of the end before.
         let then = match was_announced {
             true => AfterFlush::Close,
             false => AfterFlush::Linger,

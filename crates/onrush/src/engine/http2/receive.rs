@@ -28,7 +28,7 @@ use std::rc::Rc;
 use std::task::Context;
 
 /// While receive memory is short, a stream whose body nobody reads holds at most this much of it.
-const UNREAD_BYTES_MAX: usize = 16 * 1024;
+const UNREAD_WHEN_SHORT_BYTES_MAX: usize = 16 * 1024;
 
 impl Engine {
     /// Handles received `data`.
@@ -108,9 +108,8 @@ impl Engine {
                 Event::Rejected { stream, reject } => self.reject_stream(id, stream, reject),
                 Event::Malformed { stream, reason } => self.note_malformed(id, stream, reason),
                 Event::Reset { stream } => self.leave_stream(id, stream, CloseReason::Client),
-                // Turns are given when all of `input` was processed, and its frames are sent.
-                Event::Writable { .. } | Event::NeedMore | Event::Nothing | Event::Leaving => {}
-                Event::Request { .. } => {}
+                Event::Writable { .. } => {} // Turns are given when all of `input` was processed.
+                Event::Request { .. } | Event::NeedMore | Event::Nothing | Event::Leaving => {}
             }
         }
     }
@@ -170,10 +169,7 @@ impl Engine {
 
     /// Passes a request to the application.
     fn start_stream(self: &Rc<Self>, id: ConnId, stream: u32, mut parts: Box<RequestParts>) {
-        let request = RequestId {
-            connection: id,
-            number: stream,
-        };
+        let request = RequestId::of_stream(id, stream);
         let has_body = parts.head.framing() != Framing::None;
         let is_short = has_body && self.conns.is_short_for_bodies();
         let Some((bytes, is_tls)) = self.take_stream_head(id, is_short) else {
@@ -352,13 +348,7 @@ impl Engine {
             }
             http2.add_slot(slot);
         }
-        self.send_stream_response(
-            RequestId {
-                connection: id,
-                number: stream,
-            },
-            rejection(reject),
-        );
+        self.send_stream_response(RequestId::of_stream(id, stream), rejection(reject));
     }
 
     /// Records a request whose head is malformed. Its stream was reset: there is no response.
@@ -417,7 +407,7 @@ impl Engine {
                     memory.gather(&mut slot.input, data);
                     slot.input_bytes += bytes;
                     let is_short = memory.is_short();
-                    is_evicted = slot.input_bytes > UNREAD_BYTES_MAX
+                    is_evicted = slot.input_bytes > UNREAD_WHEN_SHORT_BYTES_MAX
                         && slot.exchange.reader.is_none()
                         && is_short;
                     let reader = slot.exchange.reader.take();
@@ -453,10 +443,7 @@ impl Engine {
     /// Drops what was received of a body and is not read, because receive memory is short.
     #[cold]
     fn evict_body(&self, id: ConnId, stream: u32) {
-        let request = RequestId {
-            connection: id,
-            number: stream,
-        };
+        let request = RequestId::of_stream(id, stream);
         let Some(mut stream) = self.conns.stream(request) else {
             return;
         };
@@ -468,10 +455,7 @@ impl Engine {
 
     /// Ends a stream whose response is complete and whose body was discarded.
     pub(super) fn end_rest(&self, id: ConnId, stream: u32) {
-        let request = RequestId {
-            connection: id,
-            number: stream,
-        };
+        let request = RequestId::of_stream(id, stream);
         let is_open = {
             let stream = self.conns.stream(request);
             stream.is_some_and(|mut stream| stream.http2().machine.is_half_closed(request.number))

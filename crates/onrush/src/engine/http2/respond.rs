@@ -112,9 +112,7 @@ impl Engine {
             length: length.map_or(ContentLength::Unknown, ContentLength::Known),
             date: &date,
         };
-        if http2.out.capacity() == 0 {
-            http2.out = self.conns.rendering.take_frames();
-        }
+        self.conns.rendering.provide_frames(&mut http2.out);
         let before = http2.out.len();
         let send_as = http2.machine.send_head(number, &head, &mut http2.out);
         let head_bytes = http2.out.len() - before;

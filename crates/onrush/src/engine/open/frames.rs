@@ -51,9 +51,7 @@ impl OpenConns {
         if http2.out.len() + unsent >= OUT_BYTES_MAX + REPLIES_BYTES_MAX {
             return NextFrame::Full;
         }
-        if http2.out.capacity() == 0 {
-            http2.out = self.rendering.take_frames();
-        }
+        self.rendering.provide_frames(&mut http2.out);
         loop {
             let partial = http2.partial.take();
             let is_joined = partial.is_some();
@@ -113,15 +111,6 @@ impl OpenConns {
 }
 
 impl OpenConn<'_> {
-    /// The client has read what was sent. Lists the connection anew while content in memory waits
-    /// for it.
-    pub(in crate::engine) fn list_waiting(&mut self) {
-        self.unlist();
-        if self.http2().is_some_and(|http2| http2.waiting_bytes() > 0) {
-            self.list_unread();
-        }
-    }
-
     /// Starts or ends the time limit for what is incomplete, and lists the connection as one that
     /// may be evicted while it holds memory for that.
     pub(in crate::engine) fn watch_input(&mut self) {

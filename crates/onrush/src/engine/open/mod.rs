@@ -246,6 +246,15 @@ impl OpenConn<'_> {
         evictable.list_unread(self.id, &mut self.conn);
     }
 
+    /// The client has taken all frames. Lists the connection anew while content in memory waits to
+    /// be put into some.
+    pub(in crate::engine) fn list_waiting(&mut self) {
+        self.unlist();
+        if self.http2().is_some_and(|http2| http2.waiting_bytes() > 0) {
+            self.list_unread();
+        }
+    }
+
     /// Makes the connection the newest of those whose client does not read: it has read bytes.
     pub(in crate::engine) fn list_unread_anew(&mut self) {
         let mut evictable = self.all.table.evictable.borrow_mut();

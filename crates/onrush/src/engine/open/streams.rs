@@ -142,9 +142,7 @@ impl OpenConns {
         if !http2.machine.is_open(id) {
             return Poll::Ready(Err(connection_gone()));
         }
-        if http2.out.capacity() == 0 {
-            http2.out = self.rendering.take_frames();
-        }
+        self.rendering.provide_frames(&mut http2.out);
         let room = http2.room(id, unsent);
         if room == 0 && bytes > 0 {
             let waiting_bytes = match piece {
@@ -173,7 +171,6 @@ impl OpenConns {
             Err(error) => return Poll::Ready(Err(error)),
         };
         http2.note_turn(id, taken);
-        http2.note_waiting(id, 0);
         stream.note_sent(taken);
         coop::spend(taken);
         Poll::Ready(Ok(taken))

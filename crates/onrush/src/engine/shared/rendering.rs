@@ -75,12 +75,14 @@ impl Rendering {
         }
     }
 
-    /// An empty buffer for the frames of a connection.
-    pub(in crate::engine) fn take_frames(&self) -> Vec<u8> {
-        let mut frames = self.frames.borrow_mut();
-        let buffer = frames.spare.pop().unwrap_or_default();
-        frames.bytes -= buffer.capacity();
-        buffer
+    /// Gives `buffer` memory for the frames of a connection, if it has none.
+    #[inline]
+    pub(in crate::engine) fn provide_frames(&self, buffer: &mut Vec<u8>) {
+        if buffer.capacity() == 0 {
+            let mut frames = self.frames.borrow_mut();
+            *buffer = frames.spare.pop().unwrap_or_default();
+            frames.bytes -= buffer.capacity();
+        }
     }
 
     /// Takes a buffer for frames back.

@@ -3,8 +3,9 @@
 use super::router;
 use crate::common::contract::contract;
 use crate::common::{drivers, pattern, read_some, serve_plain, serve_with, watchdog};
-use onrush::coroutine::{RequestReader, ResponseWriter, handler};
-use std::io::{self, BufRead, Write};
+use crate::upgrade::capitals;
+use onrush::coroutine::handler;
+use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 use testing::http2::{Client, kind};
@@ -126,21 +127,6 @@ fn a_server_offers_nothing_by_default() {
         let kinds = real.client.frames.iter().map(|frame| frame.0);
         assert_eq!(kinds.filter(|of| *of == kind::GOAWAY).count(), 0);
     }
-}
-
-/// Sends back lines in capitals, until one is empty.
-fn capitals(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
-    if !request.upgrade(response, "lines")? {
-        response.set_status(426);
-        return Ok(());
-    }
-    let mut line = String::new();
-    while request.read_line(&mut line)? > 1 {
-        response.write_all(line.to_uppercase().as_bytes())?;
-        response.flush()?;
-        line.clear();
-    }
-    response.write_all(b"bye")
 }
 
 #[test]
