@@ -1,6 +1,6 @@
 //! `cargo xtask http2`: two suites of others that check servers of HTTP/2: h2spec runs against the
-//! object server, and httpwg, whose requests are POST, against an example. Each has a list of the
-//! tests that are expected to fail, with reasons; any other result is a failure, also if a test of
+//! object server, and httpwg, whose requests are POST, against an example. Tests of h2spec that are
+//! expected to fail are in a list, with reasons; any other result is a failure, also if a test of
 //! the list passes.
 
 use crate::{
@@ -44,6 +44,7 @@ const H2SPEC_PLAIN: [Expected; 1] = [(
     "http2/3.5 Sends invalid connection preface",
     "without TLS, what does not begin as HTTP/2 is HTTP/1.1, and gets a response of that version",
 )];
+
 /// Whether each test has passed, by its name.
 type Results = BTreeMap<String, bool>;
 

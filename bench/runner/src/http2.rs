@@ -66,10 +66,7 @@ impl Frame<'_> {
         let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>() else {
             return Ok(None);
         };
-        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-        if length > FRAME_BYTES_MAX {
-            return Err(io::Error::other("a frame is too long"));
-        }
+        let length = payload_bytes(head)?;
         let Some(payload) = rest.get(..length) else {
             return Ok(None);
         };
@@ -148,13 +145,19 @@ pub(crate) fn is_200(head: &[u8]) -> bool {
 fn receive(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; FRAME_HEAD_BYTES];
     stream.read_exact(&mut bytes)?;
-    let length = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]) as usize;
-    if length > FRAME_BYTES_MAX {
-        return Err(io::Error::other("a frame is too long"));
-    }
+    let length = payload_bytes(&bytes)?;
     bytes.resize(FRAME_HEAD_BYTES + length, 0);
     stream.read_exact(&mut bytes[FRAME_HEAD_BYTES..])?;
     Ok(bytes)
+}
+
+/// The length of the payload in the head of a frame. Fails if it is more than a client permits.
+fn payload_bytes(head: &[u8]) -> io::Result<usize> {
+    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+    match length <= FRAME_BYTES_MAX {
+        true => Ok(length),
+        false => Err(io::Error::other("a frame is too long")),
+    }
 }
 
 #[cfg(test)]
